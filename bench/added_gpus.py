@@ -1,8 +1,8 @@
 """Adds GPU figures to the record of a real run on CPUs, for show: one device a rank.
 
 They follow the rank's real steps and nothing else, so the same record always gets the same figures:
-a GPU is busy but for data and pauses, draws much while its rank computes and little while that waits
-in a sum, and grows warm and cool with what it draws. Each device is marked as added in
+a GPU is busy but for data and pauses, draws much while its rank computes and little while that
+waits in a sum, and grows warm and cool with what it draws. Each device is marked as added in
 ``host.json``; readers show the mark and judge nothing by the figures.
 """
 

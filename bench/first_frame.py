@@ -32,7 +32,8 @@ for i in range({steps}):
             parameter -= 1e-3 * parameter.grad
             parameter.grad = None
     time.sleep(0.01)
-"""  # no torch.optim: making an optimizer imports torch._dynamo, and the first step would come after 2 s
+"""
+# No torch.optim: making an optimizer imports torch._dynamo, and the first step comes after 2 s.
 LABEL = """
 import gc
 gc.disable()

@@ -230,7 +230,8 @@ def _errors(seen: dict[str, float], true: dict[str, float]) -> dict[str, float]:
 
 
 def traced_phases(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean milliseconds of each phase on the device: from its first kernel to that of the next phase.
+    """Mean milliseconds of each phase on the device: from its first kernel to that of the next
+    phase.
 
     A kernel is of the range of the host in which it was launched. The last phase ends with its last
     kernel.

@@ -29,7 +29,7 @@ FAULTS = {
 }
 """The finding that each is to be told by."""
 TUNED = "tuned-convolutions"
-"""The clean twin of the fault whose model is another one; that of the others has no fault at all."""
+"""The clean twin of the fault with another model; the twin of the others has no fault at all."""
 SHAPES = ("plain", "short", "scaler", "compiled", "checkpoint", "accumulate", "loader", "graphed")
 PHASES = ("forward", "backward", "optimizer")
 ROWS, WIDTH = 16384, 2048
@@ -74,7 +74,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def turn():
-    """Train while no other training that shares the file ``GPU_TURN`` does: they start meanwhile."""
+    """Train while no other training that shares the file ``GPU_TURN`` does; others may start."""
     path = os.environ.get("GPU_TURN")
     if not path:
         yield

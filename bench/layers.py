@@ -249,8 +249,8 @@ def ranges(model: Any) -> None:
 
 
 def time_the_guest() -> None:
-    """A range around what the guest does at the begin and end of a call, and as it hooks the graph of
-    a backward inside another one: it lies within the layer around that, and is no time of it.
+    """A range around what the guest does at the begin and end of a call, and as it hooks the graph
+    of a backward inside another one: it lies within the layer around that, and is no time of it.
     """
     import torch
 

@@ -2,11 +2,11 @@
 JSON line each.
 
 In one process short windows of steps alternate in random order: with nothing of the layers in, and
-with one step in which every module is watched. Compared is CPU time of the thread, since a core that
-was taken away is no cost of ours. Between such steps a listener runs at each step's end, which is
-timed alone: it is too short to be seen in a step. At the default rate there are four looks early and
-then one in ``PERIOD_NS``, or less often where a look costs more than ``COST_SHARE`` of that: the
-average follows. Intervals are of the median, 95 %, by order statistics.
+with one step in which every module is watched. Compared is CPU time of the thread, since a core
+that was taken away is no cost of ours. Between such steps a listener runs at each step's end, which
+is timed alone: it is too short to be seen in a step. At the default rate there are four looks early
+and then one in ``PERIOD_NS``, or less often where a look costs more than ``COST_SHARE`` of that:
+the average follows. Intervals are of the median, 95 %, by order statistics.
 """
 
 from __future__ import annotations

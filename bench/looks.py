@@ -24,7 +24,8 @@ from gputop_probes.record.reader import RunRecord  # noqa: E402
 SCRIPT = """
 import json, sys, threading, time
 import torch
-python_ms, torch_ms, beside, seconds = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+python_ms, torch_ms = float(sys.argv[1]), float(sys.argv[2])
+beside, seconds = sys.argv[3], float(sys.argv[4])
 torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(96, 96), torch.nn.ReLU(), torch.nn.Linear(96, 96))
 optimizer = torch.optim.SGD(net.parameters(), 1e-4)

@@ -3,8 +3,9 @@
     python bench/mutated.py [--each 500] [--large 20] [--seed 1] [-k WORD ...]
 
 For each kind so many files with bytes changed, cut off or doubled; made-up files of every kind, and
-recordings where ``GPUTOP_RECORDINGS`` names a folder, of those above 30 kB fewer. Counted are crashes, messages of several
-lines, attempts to import or run anything (an audit hook), and the most memory that was in use.
+recordings where ``GPUTOP_RECORDINGS`` names a folder, of those above 30 kB fewer. Counted are
+crashes, messages of several lines, attempts to import or run anything (an audit hook), and the most
+memory that was in use.
 """
 
 from __future__ import annotations

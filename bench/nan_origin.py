@@ -55,7 +55,8 @@ Result = tuple[str, dict[str, Any] | None]
 
 
 def results(cases: list[Case], option: str | None) -> dict[str, Result]:
-    """What each training printed, and the first origin told; ``option`` of None is the bare command.
+    """What each training printed, and the first origin told; ``option`` of None is the bare
+    command.
 
     Those of one process run in children of one process, with the guest alone and no recorder.
     """
@@ -105,8 +106,8 @@ def _lines(printed: str, name: str) -> str:
 
 
 def origin(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first origin: that of a rank whose own gradients were not finite comes before one that met
-    the sum of them.
+    """The first origin: that of a rank whose own gradients were not finite comes before one that
+    met the sum of them.
     """
     return min(
         events, key=lambda e: (e["direction"] in ("reduced", "gone"), e["step"]), default=None

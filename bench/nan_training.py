@@ -1,5 +1,5 @@
-"""Trainings of ``nan_cases``: ``python bench/nan_training.py CASE ...``, a forked process each where
-there are several. Prints the losses.
+"""Trainings of ``nan_cases``: ``python bench/nan_training.py CASE ...``, a forked process each
+where there are several. Prints the losses.
 """
 
 from __future__ import annotations

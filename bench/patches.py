@@ -282,8 +282,8 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
         "",
         "Made by `python bench/patches.py --write`: each fault of the suite is run and one call of "
         "`verdict` is asked. `first`: the fault",
-        "is the answer's cause; `beside it`: it is listed with its place beside another cause. On a "
-        "machine that other programs keep busy",
+        "is the answer's cause; `beside it`: it is listed with its place "
+        "beside another cause. On a machine that other programs keep busy",
         "that other cause is often IN04, which is then true. A patch that is offered goes through "
         f"`git apply`, and the script as it was and the mended one are run in turns, {TURNS} times "
         "each: what is won is the",

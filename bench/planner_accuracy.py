@@ -361,12 +361,14 @@ def _figure(value: float | None, digits: int = 1) -> str:
     return "" if value is None or value != value else f"{value:.{digits}f}"
 
 
-LEGEND = """Spearman over all rows and within cells (the mean); regret of the pick, mean and worst, and its mean among runs
-that did not stall (each micro-batch 0.6 s above the prediction, of the whole sweep one in four); inside: measured
-runs within the 80 % interval of their prediction. 5 rows: each model on each GPU corrected by five of its rows and
-scored on the others, the error that leaving each of the five out foretold, rows inside the interval that follows.
-Fits: of rows that were said to fit those that ran, and of rows that ran those that were said to fit; failed runs may
-have crashed for another reason than memory."""
+LEGEND = """\
+Spearman over all rows and within cells (the mean); regret of the pick, mean and worst, and its mean
+among runs that did not stall (each micro-batch 0.6 s above the prediction, of the whole sweep one
+in four); inside: measured runs within the 80 % interval of their prediction. 5 rows: each model on
+each GPU corrected by five of its rows and scored on the others, the error that leaving each of the
+five out foretold, rows inside the interval that follows. Fits: of rows that were said to fit those
+that ran, and of rows that ran those that were said to fit; failed runs may have crashed for another
+reason than memory."""
 
 
 def _baseline_table(found: dict[str, Any]) -> str:

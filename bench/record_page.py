@@ -23,10 +23,11 @@ _KINDS = {
 _PLAIN = {bool: "flag", int: "whole number", str: "line", Any: "any"}
 _HEAD = """# Events, hello and commands
 
-Made by `python bench/record_page.py` from `gputop_agent/contracts` and `gputop_probes/record/recorder_events.py`,
-from which readers derive their checks, too. `events.jsonl` holds what is rare, one JSON object a line. A field that was
-not learnt is null or missing; fields are only added. What has another type than here is left out and counted
-(`gputop report`: damaged lines or fields). An event without a field in **bold** is left out as a whole.
+Made by `python bench/record_page.py` from `gputop_agent/contracts` and
+`gputop_probes/record/recorder_events.py`, from which readers derive their checks, too.
+`events.jsonl` holds what is rare, one JSON object a line. A field that was not learnt is null or
+missing; fields are only added. What has another type than here is left out and counted (`gputop
+report`: damaged lines or fields). An event without a field in **bold** is left out as a whole.
 """
 
 

@@ -1,4 +1,5 @@
-"""Makes the pictures in ``screenshots/``: every screen at each designed size, and on other terminals.
+"""Makes the pictures in ``screenshots/``: every screen at each designed size, and on other
+terminals.
 
     python bench/screenshots.py [NAME ...] [--run RUN] [--to FOLDER]
 

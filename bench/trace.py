@@ -31,7 +31,8 @@ def write_trace(path: Path, megabytes: int) -> int:
     count, written = 0, 0
     with path.open("w") as file:
         file.write(
-            '{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "bench"}], "traceEvents": [\n'
+            '{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "bench"}], '
+            '"traceEvents": [\n'
         )
         templates = [_template(comm) for comm in (True, *[False] * 9)]
         index = 0

@@ -32,41 +32,44 @@ COLUMNS = (
 )
 HEAD = f"""# Accuracy of the memory estimates
 
-Estimates against published measurements, made by `python bench/vram_accuracy.py DIR --tier TIER --write`. `DIR` holds
-CSV files with any of these columns, one measurement a row: `{COLUMNS}`.
+Estimates against published measurements, made by
+`python bench/vram_accuracy.py DIR --tier TIER --write`. `DIR` holds CSV files with any of these
+columns, one measurement a row: `{COLUMNS}`.
 
-A row becomes a setup by what it says of itself; nothing is looked up, and what a row leaves open is read as its
-framework does by default. Allocated is compared with allocated, reserved with reserved, the driver's view with the
-device total. Rows of the same configuration and metric count once, by their median error. Error: estimate over
-measurement less one. A run counts as one that fits if the estimate says that it runs on its GPU, the allocator giving
-back its cache where it must.
+A row becomes a setup by what it says of itself; nothing is looked up, and what a row leaves open is
+read as its framework does by default. Allocated is compared with allocated, reserved with reserved,
+the driver's view with the device total. Rows of the same configuration and metric count once, by
+their median error. Error: estimate over measurement less one. A run counts as one that fits if the
+estimate says that it runs on its GPU, the allocator giving back its cache where it must.
 
-The formulas come from papers and traces, the shares of `formula/reserved.py` from replays of traced steps. What was
-read off the measurements of the sections by tier are Megatron-LM's workspaces, which of the replays' shares `VARIED`
-takes, and `RECORDED_FULL` of `formula/reserved.py`, with all rows in sight; the two halves by a hash show that no half was
-favoured, not that the other was unseen. For sources that were not seen, see the end.
+The formulas come from papers and traces, the shares of `formula/reserved.py` from replays of traced
+steps. What was read off the measurements of the sections by tier are Megatron-LM's workspaces,
+which of the replays' shares `VARIED` takes, and `RECORDED_FULL` of `formula/reserved.py`, with all
+rows in sight; the two halves by a hash show that no half was favoured, not that the other was
+unseen. For sources that were not seen, see the end.
 
-`python bench/vram_grid.py` takes real steps of 36 configurations on the GPU it finds and keeps what was allocated and
-reserved beside what each tier says, with the GPU, its driver and the versions; 26 were taken on an H200
-([accuracy.md](accuracy.md)). Every error below is against measurements that others have published.
+`python bench/vram_grid.py` takes real steps of 36 configurations on the GPU it finds and keeps what
+was allocated and reserved beside what each tier says, with the GPU, its driver and the versions; 26
+were taken on an H200 ([accuracy.md](accuracy.md)). Every error below is against measurements that
+others have published.
 """
 REASONS = {
-    "fms_acceleration": "What is allocated is within 2 % in most runs. Those far off: `gpt_bigcode` with 4-bit "
-    "weights, which fits if its logits come out in fp32 and stay until the backward pass is over "
-    "(4 and 8 bytes more per token and entry of the vocabulary, without and with foak's kernel); "
-    "in 16 bits, full training took one copy more too (2 bytes). Who would hold them was not "
-    "found; by formula, LoRA under FSDP1. The "
-    "driver's view: with a kernel for the loss over whole logits it is higher by about one "
-    "fp32 copy of the logits, while what is allocated agrees, so a freed block was not used "
-    "again; the kernel's source does not show why. On a full GPU it lies anywhere between "
-    "what is needed and what is there. 4-bit weights are made on the GPU out of 16-bit ones, "
-    "and what that leaves in the allocator's cache is likely in the driver's view of those "
-    "runs, 1 to 4 GiB above the estimate.",
-    "fsdp_qlora": "Offloaded runs near the GPU's limit, where what is reserved lies anywhere between what "
-    "is needed and what is there.",
-    "hf_performance_guide": "The page itself has 1.3 GiB for the libraries of CUDA 11.2, which loads all kernels at "
-    "once, 0.7 GiB above the estimate; the rest is a classifier without "
-    "logits over the vocabulary.",
+    "fms_acceleration": "What is allocated is within 2 % in most runs. Those far off: "
+    "`gpt_bigcode` with 4-bit weights, which fits if its logits come out in fp32 and "
+    "stay until the backward pass is over (4 and 8 bytes more per token and entry of "
+    "the vocabulary, without and with foak's kernel); in 16 bits, full training took "
+    "one copy more too (2 bytes). Who would hold them was not found; by formula, LoRA "
+    "under FSDP1. The driver's view: with a kernel for the loss over whole logits it "
+    "is higher by about one fp32 copy of the logits, while what is allocated agrees, "
+    "so a freed block was not used again; the kernel's source does not show why. On a "
+    "full GPU it lies anywhere between what is needed and what is there. 4-bit weights "
+    "are made on the GPU out of 16-bit ones, and what that leaves in the allocator's "
+    "cache is likely in the driver's view of those runs, 1 to 4 GiB above the estimate.",
+    "fsdp_qlora": "Offloaded runs near the GPU's limit, where what is "
+    "reserved lies anywhere between what is needed and what is there.",
+    "hf_performance_guide": "The page itself has 1.3 GiB for the libraries "
+    "of CUDA 11.2, which loads all kernels at once, 0.7 GiB above the "
+    "estimate; the rest is a classifier without logits over the vocabulary.",
     "hf_ulysses": "Which memory was measured is not said, and the one row out of memory is 1 "
     "GiB above the GPU.",
     "litgpt": "Two full runs need less than the optimizer that is named: 15.4 GiB were "
@@ -78,17 +81,19 @@ REASONS = {
     "%; all-gather dispatch of experts.",
     "ms_swift": "Reserved memory of runs over texts of varying length, which leave three times the "
     "segments of the loss; too high where few texts reach the limit of 4096 or 8192 tokens.",
-    "nanotron": "The last stage of a pipeline holds some 50 bytes per token and entry of the vocabulary "
-    "where one micro-batch's loss needs 22, as if of two more micro-batches; its engine as "
-    "published does not show why.",
+    "nanotron": "The last stage of a pipeline holds some 50 bytes per token "
+    "and entry of the vocabulary where one micro-batch's loss needs 22, as "
+    "if of two more micro-batches; its engine as published does not show why.",
     "nemo_automodel": "Neither the types of weights and logits nor whether lines add up are said.",
-    "peft_method_comparison": "Sampled at the end of steps; batches are padded to their own longest text, below the "
-    "stated length.",
+    "peft_method_comparison": "Sampled at the end of steps; batches "
+    "are padded to their own longest text, below the stated length.",
     "torchao": "On B200 6 GiB less than the same run on MI300X took; the source does not say why.",
-    "torchtitan": "Float8 with row-wise scales kept unsharded float8 weights before torchao's pull request "
-    "1629; gathered sequences of eight tensor ranks; gaps of freed logits in long contexts.",
-    "torchtune": "Some rows are of unpacked texts or of another optimizer than is stated; the LoRA runs "
-    "lie below what weights and whole logits need, so that their loss must have been chunked.",
+    "torchtitan": "Float8 with row-wise scales kept unsharded float8 "
+    "weights before torchao's pull request 1629; gathered sequences "
+    "of eight tensor ranks; gaps of freed logits in long contexts.",
+    "torchtune": "Some rows are of unpacked texts or of another "
+    "optimizer than is stated; the LoRA runs lie below what weights "
+    "and whole logits need, so that their loss must have been chunked.",
 }
 """Why a source is missed, where it is."""
 

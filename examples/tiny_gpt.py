@@ -1,4 +1,5 @@
-"""A small GPT that learns to write like Python's own documentation. Runs on a CPU in about half a minute.
+"""A small GPT that learns to write like Python's own documentation. Runs on a CPU in about half a
+minute.
 
     gputop run python examples/tiny_gpt.py
     gputop run torchrun --nproc-per-node 2 examples/tiny_gpt.py

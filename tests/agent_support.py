@@ -181,7 +181,7 @@ class Outcome:
         return self.guests[0]
 
     def by_kind(self, kinds: list[str]) -> dict[str, Guest]:
-        """The guests of a script that forks with ``site/each_kind.py``: a kind's number is its seed."""
+        """Guests of a script that forks with ``site/each_kind.py``: a kind's number is its seed."""
         by_seed = {guest.of_type("hello")[0]["flags"]["seed"]: guest for guest in self.guests}
         return {kind: by_seed[number] for number, kind in enumerate(kinds, 1)}
 

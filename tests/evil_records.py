@@ -31,8 +31,8 @@ BINARIES = (
 TEXTS = ("run.json", HOST + "host.json", HOST + "events.jsonl")
 OTHERS = (HOST + "output.log", HOST + "stderr.log", HOST + "recorder.lock")
 WRONG: dict[str, Any] = {
-    "null": None, "true": True, "minus": -1, "huge": HUGE, "nan": float("nan"), "inf": float("inf"), "text": "x",
-    "list": [1, [2], None], "object": {"a": {"b": None}},
+    "null": None, "true": True, "minus": -1, "huge": HUGE, "nan": float("nan"), "inf": float("inf"),
+    "text": "x", "list": [1, [2], None], "object": {"a": {"b": None}},
 }  # fmt: skip
 
 

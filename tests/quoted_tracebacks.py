@@ -63,7 +63,8 @@ ACCELERATE = (
 Traceback (most recent call last):
   File "/opt/bin/accelerate", line 8, in <module>
     sys.exit(main())
-  File "/opt/lib/python3.11/site-packages/accelerate/commands/launch.py", line 763, in simple_launcher
+  File "/opt/lib/python3.11/site-packages/accelerate/commands/launch.py", line 763, in \
+simple_launcher
     raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)
 subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
 """

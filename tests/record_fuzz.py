@@ -160,8 +160,9 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 10**400, -(10**30), 2**63, 1e308, float("nan"), float("inf"), "", "x", "\x1b]0;pwned\x07",
-    "\ud800", "9" * 5000, "y" * 200_000, [], [None], [[]], [1, "a", {}], {}, {"a": 1}, {"": None}, [[1]] * 40,
+    None, True, -1, 0, 10**400, -(10**30), 2**63, 1e308, float("nan"), float("inf"), "", "x",
+    "\x1b]0;pwned\x07", "\ud800", "9" * 5000, "y" * 200_000, [], [None], [[]], [1, "a", {}], {},
+    {"a": 1}, {"": None}, [[1]] * 40,
 )  # fmt: skip
 
 

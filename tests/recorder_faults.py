@@ -89,7 +89,8 @@ from gputop_probes.recorder import entry
 record = entry.record
 def record_with_a_fault(plan, report):
     shim = ctypes.CDLL({shim!r})
-    shim.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int]
+    shim.fault_arm.argtypes = [
+        ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int]
     shim.fault_arm(name.encode(), error, first, count, log)
     record(plan, report)
 entry.record = record_with_a_fault

@@ -64,7 +64,8 @@ def event(kind, **fields):
 def step(index, wall_ns=1_000_000):
     phases = [wall_ns // 10] * 10
     sizes = [wall_ns] + [0] * 8
-    return wire.STEP.pack(now(), wall_ns, *phases, *sizes, 1.0, 1.0, 0, 0, 0, index, 1, 0, 0, 0, 0, 0, 0, 0)
+    return wire.STEP.pack(
+        now(), wall_ns, *phases, *sizes, 1.0, 1.0, 0, 0, 0, index, 1, 0, 0, 0, 0, 0, 0, 0)
 
 def hello(link, **fields):
     link.send(event("hello", pid=os.getpid(), tid=os.getpid(), **fields))

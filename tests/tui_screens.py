@@ -248,8 +248,10 @@ def recording_of_another_tool(stage: Stage) -> EvidenceApp:
 
 
 _TRACE = """{"schemaVersion": 1, "traceEvents": [
-{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1, "ts": 0, "dur": 20000},
-{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 20000, "dur": 21000},
+{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1,
+ "ts": 0, "dur": 20000},
+{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 1, "tid": 1,
+ "ts": 20000, "dur": 21000},
 {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 900, "dur": 9000},
 {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 21000, "dur": 9500}]}"""
 

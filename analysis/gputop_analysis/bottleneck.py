@@ -59,7 +59,10 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
     else:
         without = ""
     description = _WORDS[kinds[largest]] + without
-    why = f"{description} take {share:.0f} % of the time, and no check found anything that is worth a change"
+    why = (
+        f"{description} take {share:.0f} % of the time, "
+        "and no check found anything that is worth a change"
+    )
     return Bottleneck(kinds[largest], confidence, why)
 
 

@@ -12,19 +12,22 @@ from gputop_analysis.text import wrapped
 _HEAD = """\
 # Findings
 
-What gputop can find wrong with a training. `gputop findings --markdown` makes this page from the checks themselves;
-`gputop findings ID` prints one of them, and `gputop report RUN --explain ID` the numbers behind one that a run has.
+What gputop can find wrong with a training. `gputop findings --markdown` makes this page from the
+checks themselves; `gputop findings ID` prints one of them, and `gputop report RUN --explain ID` the
+numbers behind one that a run has.
 
-A share of the step is judged by the lower end of a block-bootstrap 95 % interval over steady steps: without the first
-ten and without those that hold an evaluation, a checkpoint or a compilation. A signal that is missing makes a check
-abstain. On a live screen a finding appears after three evaluations in a row and goes after five without; facts appear
-at once. Of two findings about the same time the deeper cause takes in the other: hang, crash, NaN, throttle, straggler,
-input, communication, host, compute, memory.
+A share of the step is judged by the lower end of a block-bootstrap 95 % interval over steady steps:
+without the first ten and without those that hold an evaluation, a checkpoint or a compilation. A
+signal that is missing makes a check abstain. On a live screen a finding appears after three
+evaluations in a row and goes after five without; facts appear at once. Of two findings about the
+same time the deeper cause takes in the other: hang, crash, NaN, throttle, straggler, input,
+communication, host, compute, memory.
 
-A finding offers only what can win something in the run that it is about: an option is left out where the run lacks what
-its words presuppose (a GPU, several ranks, a loop of one's own, a version), or where the record shows that it cannot
-help; what is promised is at most what the options can change. Findings that would pull one setting in opposite
-directions are one finding. `no use` says when the fix is of no use.
+A finding offers only what can win something in the run that it is about: an option is left out
+where the run lacks what its words presuppose (a GPU, several ranks, a loop of one's own, a
+version), or where the record shows that it cannot help; what is promised is at most what the
+options can change. Findings that would pull one setting in opposite directions are one finding.
+`no use` says when the fix is of no use.
 """
 
 

@@ -90,7 +90,8 @@ def efficiency(view: RunView, rank: int) -> FlopsUtilization | None:
         precision=dtype,
         gpu=gpu.name,
         seconds_at_peak=unit.model * float(units.sum()) / peak,
-        source=f"{unit.source}; {gpu.name}: {peak / 1e12:,.4g} TFLOP/s dense {dtype} ({gpu.source})",
+        source=f"{unit.source}; {gpu.name}: {peak / 1e12:,.4g} TFLOP/s dense {dtype} "
+        f"({gpu.source})",
     )
 
 

@@ -30,8 +30,8 @@ PARTS: dict[str, str] = {
     "init": "from the command's start to the first step: imports, model, data, process groups",
     "first_step": "the first step of each attempt: lazy set-up, kernels chosen, caches filled",
     "restart": "from the last step of an attempt to the first one of the next",
-    "lost_work": "steps after the last checkpoint of an attempt that another one follows, which does them "
-    "again; all of its steps where no checkpoint was seen",
+    "lost_work": "steps after the last checkpoint of an attempt that another one "
+    "follows, which does them again; all of its steps where no checkpoint was seen",
     "hang": "no step of any rank for longer than the hang limit, counted from the last step",
     "shutdown": "from the last step to the end of the command, or to now",
 }

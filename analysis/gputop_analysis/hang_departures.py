@@ -97,8 +97,8 @@ def _is_of_backward(usual: Call, ranks: Ranks, others: list[int]) -> bool:
 
 def _gone_ahead(rank: int, did: str, missed: str) -> _Departure:
     words = (
-        f"rank {rank} skipped {missed} in an earlier pass of its loop, as by a continue: it is ahead "
-        f"of the others in {did}"
+        f"rank {rank} skipped {missed} in an earlier pass of its "
+        f"loop, as by a continue: it is ahead of the others in {did}"
     )
     return _Departure("skipped", words)
 

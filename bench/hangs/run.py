@@ -3,9 +3,10 @@
     python bench/hangs/run.py record FOLDER [--every N] [--jobs N] [--hang-s S] [-k WORD ...]
     python bench/hangs/run.py judge FOLDER
 
-``record`` runs 21 faults on the first, a middle and the last rank of 2, 4 and 8 gloo ranks, laid out
-as DP, DP x TP and DP x PP, and kills every process of a run with SIGKILL once it stands still: what
-is judged is what lies on the disk. ``judge`` reads the records again, without running anything.
+``record`` runs 21 faults on the first, a middle and the last rank of 2, 4 and 8 gloo ranks, laid
+out as DP, DP x TP and DP x PP, and kills every process of a run with SIGKILL once it stands still:
+what is judged is what lies on the disk. ``judge`` reads the records again, without running
+anything.
 """
 
 from __future__ import annotations

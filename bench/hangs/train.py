@@ -1,4 +1,5 @@
-"""A small training over gloo that hangs: FAULT on rank WHO from step 30 on, ranks laid out as LAYOUT.
+"""A small training over gloo that hangs: FAULT on rank WHO from step 30 on, ranks laid out as
+LAYOUT.
 
 The ranks are forked after torch is imported, so that a start costs one import.
 """

@@ -361,8 +361,8 @@ SEVENTH = (
     Shape("same_seed_data", "replicas.py", ("IN12",), rank=None),
     Shape("journal_of_one", "replicas.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06")),
 )
-"""Of a trainer of callbacks, actor and critic, an archive, and ranks with a head of their own; marks
-and all before the first of them was run.
+"""Of a trainer of callbacks, actor and critic, an archive, and ranks with a head of their own;
+marks and all before the first of them was run.
 """
 EIGHTH = (
     Shape("lru_of_features", "functional.py", GROWS, also=(*GROWS, "HO12")),
@@ -382,8 +382,8 @@ EIGHTH = (
     Shape("module_called", "crew.py", ("NU09",), rank=None, twin=False),
     Shape("hook_on_one", "crew.py", ("CR01",), rank=1, twin=False, timed=True),
 )
-"""Functions of one's own, streams, penalties, recurrence, manual frameworks and ranks; marks and all
-before the first of them was run.
+"""Functions of one's own, streams, penalties, recurrence, manual frameworks and ranks; marks and
+all before the first of them was run.
 """
 STANDS = ("NU07",)
 NINTH = (
@@ -524,8 +524,8 @@ TWELFTH = (
         twin=False,
     ),
 )
-"""Scans, speech, graphs, chats, an arena, frameworks, ends and three ranks; marks and all before the
-first of them was run.
+"""Scans, speech, graphs, chats, an arena, frameworks, ends and three ranks; marks and all before
+the first of them was run.
 """
 THIRTEENTH = (
     Shape("opened_anew", "corpus.py", LOADER, also=LOADER, timed=True, twin=False),
@@ -598,8 +598,8 @@ THIRTEENTH = (
         twin=False,
     ),
 )
-"""A stream, callbacks of one's own, the Trainer of transformers, ranks averaged by hand; marks and all
-before the first of them was run.
+"""A stream, callbacks of one's own, the Trainer of transformers, ranks averaged by hand; marks and
+all before the first of them was run.
 """
 FOURTEENTH = (
     Shape("digests", "hybrid.py", HOST, timed=True, twin=False),

@@ -11,7 +11,10 @@ import re
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EMPTY = ("", "nan", "none", "null", "n/a", "na", "?", "-", "unknown")
-DRIVER = r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb|\bvram\b|(?:gpu|video) memory (?:usage|used|occupied|util)"
+DRIVER = (
+    r"nvidia-?smi|nvml|device|driver|rocm-smi|dcgm|wandb|\bvram\b"
+    r"|(?:gpu|video) memory (?:usage|used|occupied|util)"
+)
 """Words for what the driver shows of a GPU."""
 OFF = ("no", "none", "false", "off", "0", "disabled", "no_shard")
 

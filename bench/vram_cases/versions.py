@@ -76,7 +76,7 @@ def compiles_loss(versions: str) -> bool:
 
 
 def before_chunked_loss(notes: str) -> bool:
-    """Whether figures are of a README older than torchtune 0.3, of September 2024, or of a table that
-    names each option that it adds.
+    """Whether figures are of a README older than torchtune 0.3, of September 2024, or of a table
+    that names each option that it adds.
     """
     return bool(re.search(r"README 2024-0[1-8]|flags table", notes))

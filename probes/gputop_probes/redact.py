@@ -267,8 +267,9 @@ _SIGNED = r"(?i)([?&;](?:sig|signature|x-amz-[\w-]+|code|sharedaccesssignature)=
 _ACCOUNT = r"(?i)\b((?:shared)?(?:account|access)key(?:name)?=)[^;\s\"']{8,}"
 _LOGIN = r"(?i)\b(wandb\s+login\s+(?:--?[\w-]+\s+)*)[0-9a-f]{32,}"
 _TOKEN_HINTS = """
-gh github_pat_ gl hf_ api_org wandb_v1 sk- _live_ _test_ whsec_ xox xapp- akia asia abia acca aiza ya29. gocspx- eyj
-dapi nvapi- npm_ pypi- dop_v1_ shpat_ shpca_ shppa_ shpss_ sg. r8_ gsk_ hvs. local- :aa
+gh github_pat_ gl hf_ api_org wandb_v1 sk- _live_ _test_ whsec_ xox xapp- akia asia abia acca aiza
+ya29. gocspx- eyj dapi nvapi- npm_ pypi- dop_v1_ shpat_ shpca_ shppa_ shpss_ sg. r8_ gsk_
+hvs. local- :aa
 """
 _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("private key",), _PRIVATE_BLOCK, HIDDEN),

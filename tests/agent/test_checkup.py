@@ -26,7 +26,8 @@ if kind == "bf16": net = net.to(torch.bfloat16)
 opt = torch.optim.AdamW(net.parameters(), 1e-6 if kind == "bf16" else 1e-3)
 several = kind in ("two", "turns", "idle")
 if several:
-    opt, head = torch.optim.AdamW(net.body.parameters()), torch.optim.SGD(net.unused.parameters(), 1e-3)
+    opt = torch.optim.AdamW(net.body.parameters())
+    head = torch.optim.SGD(net.unused.parameters(), 1e-3)
 teacher = nn.Linear(16, 16)
 if kind == "dead":
     net.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))

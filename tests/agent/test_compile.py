@@ -60,7 +60,8 @@ def run(kind, backend):
         optimizer.zero_grad()
         losses.append(loss.item())
     recompiles = sum(bool(m.recompile_reason) for m in utils.get_compilation_metrics())
-    print(json.dumps({"kind": kind, "losses": losses, "breaks": sum(utils.counters["graph_break"].values()),
+    breaks = sum(utils.counters["graph_break"].values())
+    print(json.dumps({"kind": kind, "losses": losses, "breaks": breaks,
         "graphs": utils.counters["stats"]["unique_graphs"], "recompiles": recompiles}), flush=True)
     print(json.dumps([kind, os.getpid()]), file=sys.stderr, flush=True)
 import atexit

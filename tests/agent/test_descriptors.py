@@ -19,7 +19,8 @@ def train(n=40, pause=0.003):
 def strangers():
     paths = ["/proc/self/fd/" + n for n in os.listdir("/proc/self/fd")]
     links = {path: os.readlink(path) for path in paths if os.path.lexists(path)}
-    numbers = {int(os.path.basename(path)) for path, link in links.items() if link.startswith("socket:")}
+    sockets = [path for path, link in links.items() if link.startswith("socket:")]
+    numbers = {int(os.path.basename(path)) for path in sockets}
     return sorted(numbers - own)
 def close_all(): os.closerange(3, 5000)
 def close_each():

@@ -120,10 +120,12 @@ def transformers():
         def forward(self, x=None, labels=None):
             y = self.body(x)
             return {"loss": y.pow(2).mean(), "logits": y}
-    arguments = TrainingArguments(output_dir=sys.argv[1], max_steps=12, per_device_train_batch_size=4,
-        gradient_accumulation_steps=2, report_to=[], eval_strategy="steps", eval_steps=6, save_strategy="steps",
+    arguments = TrainingArguments(output_dir=sys.argv[1], max_steps=12,
+        per_device_train_batch_size=4, gradient_accumulation_steps=2, report_to=[],
+        eval_strategy="steps", eval_steps=6, save_strategy="steps",
         save_steps=6, use_cpu=True, disable_tqdm=True)
-    Trainer(model=Model(), args=arguments, train_dataset=Rows(1000, True), eval_dataset=Rows(16, True)).train()
+    train, evaluation = Rows(1000, True), Rows(16, True)
+    Trainer(model=Model(), args=arguments, train_dataset=train, eval_dataset=evaluation).train()
 def accelerate():
     from accelerate import Accelerator
     accelerator, net = Accelerator(gradient_accumulation_steps=2, cpu=True), Body()
@@ -142,7 +144,8 @@ def lightning():
         def configure_optimizers(self): return torch.optim.AdamW(self.parameters(), 1e-3)
     lightning.Trainer(max_steps=12, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, val_check_interval=6).fit(
-        Module(), torch.utils.data.DataLoader(Rows(400), 4), torch.utils.data.DataLoader(Rows(16), 4))
+        Module(), torch.utils.data.DataLoader(Rows(400), 4),
+        torch.utils.data.DataLoader(Rows(16), 4))
 for name in sys.argv[2:]:
     pid = os.fork()
     if pid == 0:
@@ -151,7 +154,8 @@ for name in sys.argv[2:]:
         atexit._run_exitfuncs()
         os._exit(0)
     status = os.waitpid(pid, 0)[1]
-    with open(sys.argv[1] + "/pids", "a") as file: file.write(json.dumps([name, pid, status]) + chr(10))
+    with open(sys.argv[1] + "/pids", "a") as file:
+        file.write(json.dumps([name, pid, status]) + chr(10))
 """
 NAMES = ["transformers", "accelerate", "lightning"]
 

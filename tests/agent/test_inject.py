@@ -55,7 +55,8 @@ assert not any("inject" in entry for entry in sys.path), sys.path
 assert os.environ["PYTHONPATH"] == {guest_env(tmp_path / "s")["PYTHONPATH"]!r}
 assert "socket" not in sys.modules and "gputop_agent" not in sys.modules
 import json
-assert type(json.__spec__.loader).__name__ == "SourceFileLoader" and "exec_module" not in vars(json.__spec__.loader)
+loader = json.__spec__.loader
+assert type(loader).__name__ == "SourceFileLoader" and "exec_module" not in vars(loader)
 """
     done = python(tmp_path / "s", "-c", code)
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,7 +99,8 @@ def test_modules_spawned_and_forked_children_are_seen(tmp_path):
 if __name__ == "__main__":
     import multiprocessing
     main(5)
-    children = [multiprocessing.get_context(m).Process(target=main, args=(n,)) for m, n in (("fork", 7), ("spawn", 9))]
+    children = [multiprocessing.get_context(method).Process(target=main, args=(number,))
+                for method, number in (("fork", 7), ("spawn", 9))]
     for child in children: child.start()
     for child in children: child.join()
     main(5)

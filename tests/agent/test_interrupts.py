@@ -21,7 +21,8 @@ class Lost(OSError):
     def __init__(self): super().__init__("lost")
 net = torch.nn.Linear(4, 4); opt = torch.optim.SGD(net.parameters(), 1e-6)
 data = torch.utils.data.DataLoader(torch.ones(4000, 4), 4)
-kinds, raised, caught, ours, steps = [Late, TimeoutError, KeyError, Lost, BlockingIOError], 0, 0, [], 0
+kinds = [Late, TimeoutError, KeyError, Lost, BlockingIOError]
+raised, caught, ours, steps = 0, 0, [], 0
 def handler(number, frame):
     global raised
     raised += 1

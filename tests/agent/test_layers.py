@@ -49,8 +49,12 @@ for step in range(30):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-left = [m for m in model.modules() if "layer" in type(m.__dict__.get("_compiled_call_impl")).__name__.lower()]
-hooks = [m for m in model.modules() if m._forward_hooks or m._backward_hooks or m._forward_pre_hooks]
+def compiled(m):
+    return type(m.__dict__.get("_compiled_call_impl")).__name__.lower()
+def hooked(m):
+    return m._forward_hooks or m._backward_hooks or m._forward_pre_hooks
+left = [m for m in model.modules() if "layer" in compiled(m)]
+hooks = [m for m in model.modules() if hooked(m)]
 print(repr(loss.item()), left, hooks, len(list(copied.modules())))
 """
 
@@ -210,7 +214,7 @@ for forward in (Block.forward, Broken.forward):
 
 
 def test_compiled_graphs_are_the_same_and_timed_as_one_layer(tmp_path):
-    """Graphs, frames, recompilations and guards of a whole model, of parts and of a broken graph."""
+    """Graphs, frames, recompilations and guards of a model, of parts and of a broken graph."""
     script = tmp_path / "train.py"
     script.write_text(COMPILED)
     found = run_script([str(script)], GPUTOP_LAYERS="1")

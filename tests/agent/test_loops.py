@@ -25,7 +25,8 @@ def acting():
         q(torch.ones(1, 4)).argmax(1).item()
         if t % 4 == 0:
             with torch.no_grad(): best = target(torch.randn(64, 4)).max(1).values
-            opt.zero_grad(); F.mse_loss(q(torch.randn(64, 4)).max(1).values, best).backward(); opt.step()
+            opt.zero_grad()
+            F.mse_loss(q(torch.randn(64, 4)).max(1).values, best).backward(); opt.step()
     return 60, 64
 def adversaries():
     g, d = mlp(8, 4), mlp(4, 1); a, b = sgd(g), sgd(d)
@@ -53,7 +54,8 @@ def accumulated():
         a.step(); b.step(); a.zero_grad(); b.zero_grad()
     return 60, 48
 def closures():
-    m = mlp(4, 1); opt = torch.optim.LBFGS(m.parameters(), max_iter=3); x, y = torch.randn(64, 4), torch.randn(64, 1)
+    m = mlp(4, 1); opt = torch.optim.LBFGS(m.parameters(), max_iter=3)
+    x, y = torch.randn(64, 4), torch.randn(64, 1)
     for i in range(20):
         def closure():
             opt.zero_grad(); loss = F.mse_loss(m(x), y); loss.backward(); return loss
@@ -62,20 +64,24 @@ def closures():
         with torch.no_grad(): m(x)
     return 20, None
 class Words(nn.Module):
-    def __init__(s): super().__init__(); s.e = nn.Embedding(50, 8); s.r = nn.LSTM(8, 8, 2); s.o = nn.Linear(8, 50)
+    def __init__(s):
+        super().__init__()
+        s.e = nn.Embedding(50, 8); s.r = nn.LSTM(8, 8, 2); s.o = nn.Linear(8, 50)
     def forward(s, x, h): out, h = s.r(s.e(x), h); return s.o(out), h
 def time_first():
     m = Words(); opt = sgd(m)
     for i in range(60):
         h = torch.zeros(2, 20, 8), torch.zeros(2, 20, 8); x = torch.randint(0, 50, (35, 20))
-        opt.zero_grad(); out, h = m(x, h); F.cross_entropy(out.view(-1, 50), x.view(-1)).backward(); opt.step()
+        opt.zero_grad(); out, h = m(x, h)
+        F.cross_entropy(out.view(-1, 50), x.view(-1)).backward(); opt.step()
     return 60, 20
 torch.manual_seed(0); gc.collect(); gc.freeze()
 for name in sys.argv[2:]:
     pid = os.fork()
     if not pid:
         told = globals()[name]()
-        with open(sys.argv[1], "a") as file: file.write(json.dumps([name, os.getpid(), *told]) + "\\n")
+        with open(sys.argv[1], "a") as file:
+            file.write(json.dumps([name, os.getpid(), *told]) + "\\n")
         sys.exit()
     os.waitpid(pid, 0)
 """

@@ -1,5 +1,5 @@
-"""Two forked gloo ranks: a message received in the background, and an exception that ends a child of
-``torch.multiprocessing``.
+"""Two forked gloo ranks: a message received in the background, and an exception that ends a child
+of ``torch.multiprocessing``.
 """
 
 import json

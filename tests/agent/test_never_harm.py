@@ -22,7 +22,8 @@ for kind in sys.argv[2:]:
     pid = os.fork()
     if pid == 0: break
     status = os.waitpid(pid, 0)[1]
-    with open(os.path.join(sys.argv[1], kind + ".end"), "w") as file: file.write("%d %d" % (pid, status))
+    with open(os.path.join(sys.argv[1], kind + ".end"), "w") as file:
+        file.write("%d %d" % (pid, status))
 else:
     sys.exit()
 for descriptor, suffix in ((1, ".out"), (2, ".err")):
@@ -59,7 +60,8 @@ def train():
     for x in torch.utils.data.DataLoader(Data(), 4):
         loss = Sad.apply(net(x)).sum()
         loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0, "wrong" if kind == "clip" and net.calls == 4 else 2.0)
+        norm = "wrong" if kind == "clip" and net.calls == 4 else 2.0
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0, norm)
         opt.step(); opt.zero_grad()
         if kind == "between" and net.calls == 4:
             try: 1 / 0
@@ -227,7 +229,8 @@ del net, twin, opt, nets, p
 assert all(r() is None for r in gone + weights), "a hooked module is freed as soon as it is dropped"
 import inspect
 assert list(inspect.signature(torch.autograd.backward).parameters)[0] == "tensors"
-assert torch.save.__name__ == "save" and torch.nn.utils.clip_grad_norm_.__module__ == "torch.nn.utils.clip_grad"
+assert torch.save.__name__ == "save"
+assert torch.nn.utils.clip_grad_norm_.__module__ == "torch.nn.utils.clip_grad"
 print("ok")
 """
 

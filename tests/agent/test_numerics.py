@@ -168,7 +168,7 @@ for step in range(16):
 def test_a_row_a_target_and_the_second_of_two_models_are_named(
     tmp_path, name, direction, layer, option
 ):
-    """A row that no batch has used is no gradient's work; a target is no operation's of the loss."""
+    """A row that no batch used is no gradient's work; a target is no operation's of the loss."""
     script = tmp_path / "train.py"
     script.write_text(OTHER_SHAPES)
     found = run_script([str(script), name], GPUTOP_WATCH_NUMERICS=option)

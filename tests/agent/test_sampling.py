@@ -101,7 +101,8 @@ while step < steps:
     time.sleep(80e-6)
     if act: happened = step, time.time_ns()
     step += 1
-print(json.dumps([outside, [sorted(map(list, seen[True])), sorted(map(list, seen[False]))], spent, happened]))
+sides = [sorted(map(list, seen[True])), sorted(map(list, seen[False]))]
+print(json.dumps([outside, sides, spent, happened]))
 """
 
 

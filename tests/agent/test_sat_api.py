@@ -48,7 +48,8 @@ try:
     with gputop.phase("data"):
         raise KeyError(1)
 except KeyError:
-    print(sorted(set(sys.modules) - before), [m for m in ("torch", "numpy", "textual", "json") if m in sys.modules])
+    heavy = [m for m in ("torch", "numpy", "textual", "json") if m in sys.modules]
+    print(sorted(set(sys.modules) - before), heavy)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("[] []\n", "", 0)

@@ -40,7 +40,8 @@ class Net(torch.nn.Module):
     def forward(self, x, where):
         if where == "forward":
             time.sleep({DELAY_NS} / 1e9)
-        return self.last(SlowBackward.apply(self.first(x), {DELAY_NS} / 1e9 if where == "backward" else 0.002))
+        delay = {DELAY_NS} / 1e9 if where == "backward" else 0.002
+        return self.last(SlowBackward.apply(self.first(x), delay))
 
 def load_data():
     time.sleep(60)

@@ -65,7 +65,8 @@ with warnings.catch_warnings(record=True) as given:
         told["pickles"] = []
         for module in (model, keeps, live):
             data = pickle.dumps(module)
-            names = [(code.name, value) for code, value, _ in pickletools.genops(data) if isinstance(value, str)]
+            names = [(code.name, value) for code, value, _ in pickletools.genops(data)
+                     if isinstance(value, str)]
             told["pickles"].append([len(data), [name for name in names if not name[1].isdigit()]])
             told["pickles"].append(sorted(vars(copy.deepcopy(module))))
         train()

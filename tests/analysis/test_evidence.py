@@ -576,9 +576,10 @@ def dcgmi_rows():
         for gpu in range(4):
             mhz = 900 if gpu == 3 else 1800
             if sample == 0:  # the first sample after the engine has started
-                yield f"GPU {gpu}     N/A          {mhz}         N/A               550.1 beta   41           \n"
+                figures = f"N/A          {mhz}         N/A    "
             else:
-                yield f"GPU {gpu}     99           {mhz}         397.637           550.1 beta   41           \n"
+                figures = f"99           {mhz}         397.637"
+            yield f"GPU {gpu}     {figures}           550.1 beta   41           \n"
         yield "Switch 0  N/A          N/A          N/A               550.1 beta   N/A          \n"
 
 
@@ -654,7 +655,10 @@ def drawn_rows():
     for sample in range(2):
         yield TABLE
         for gpu, used in enumerate((10 + sample, 20)):
-            yield f"|   {gpu}  NVIDIA A40                     On  |   00000000:{gpu}1:00.0 Off |  0 |\n"
+            yield (
+                f"|   {gpu}  NVIDIA A40                     On  |"
+                f"   00000000:{gpu}1:00.0 Off |  0 |\n"
+            )
             power = "N/A /  N/A" if gpu else " 24W /  300W"
             yield (
                 f"|  0%   27C    P0             {power} |    1835MiB /  46068MiB |     {used}%"
@@ -736,11 +740,13 @@ OTHER_LOGS = {
         "memory 2,048 MiB",
     ),
     "rocm-smi table": (
-        "=== Concise Info ===\nDevice  [Model : Revision]  Temp  Power  Partitions  SCLK  MCLK  Fan  "
-        "Perf  PwrCap  VRAM%  GPU%\n        Name (20 chars)  (Edge)  (Avg)\n========\n"
-        "0  [0x0b0c : 0x00]  55.0°C  292.0W  N/A, N/A  1425Mhz  1600Mhz  0%  manual  500.0W  38%  97%\n"
+        "=== Concise Info ===\nDevice  [Model : Revision]  Temp  Power  Partitions  SCLK  MCLK "
+        " Fan  Perf  PwrCap  VRAM%  GPU%\n        Name (20 chars)  (Edge)  (Avg)\n========\n"
+        "0  [0x0b0c : 0x00]  55.0°C  292.0W  N/A, N/A  "
+        "1425Mhz  1600Mhz  0%  manual  500.0W  38%  97%\n"
         "        AMD INSTINCT MI200 (\n"
-        "1  [0x0b0c : 0x00]  51.0°C  N/A  N/A, N/A  1425Mhz  1600Mhz  0%  manual  0.0W  38%  100%\n",
+        "1  [0x0b0c : 0x00]  51.0°C  N/A  N/A, N/A  "
+        "1425Mhz  1600Mhz  0%  manual  0.0W  38%  100%\n",
         "GPU 0: utilization 97 %, clock 1,425 MHz, power 292 W, temperature 55 C",
     ),
     "rocm-smi table of old": (
@@ -755,7 +761,8 @@ OTHER_LOGS = {
         "clock 2,100 MHz",
     ),
     "pmon": (
-        "# gpu   pid  type    sm   mem    fb   command\n# Idx     #   C/G     %     %    MB   name\n"
+        "# gpu   pid  type    sm   mem    fb   command\n# "
+        "Idx     #   C/G     %     %    MB   name\n"
         + 2
         * (
             "    0    11     C    40     4  1000   python train.py\n"

@@ -1,4 +1,4 @@
-"""Who holds up a training and how, judged from what ranks told: a table of faults, and 256 ranks."""
+"""Who holds up a training and how, by what ranks told: a table of faults, and 256 ranks."""
 
 from dataclasses import replace
 

@@ -148,8 +148,15 @@ def test_a_rank_whose_loader_hangs_holds_up_the_others(tmp_path):
     assert (list(hang), hang["HC02"].rank) == (["HC02"], 0)
 
 
-@pytest.mark.parametrize(("phase", "cpu", "severity"), [("other", 1.0, "info"), ("eval", 0.6, "info"),
-                                                        ("other", 0.0, "high"), ("eval", 0.0, "high")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("phase", "cpu", "severity"),
+    [
+        ("other", 1.0, "info"),
+        ("eval", 0.6, "info"),
+        ("other", 0.0, "high"),
+        ("eval", 0.0, "high"),
+    ],
+)
 def test_steps_that_came_again_after_work_are_no_hang_and_after_a_wait_one_that_is_over(
     tmp_path, phase, cpu, severity
 ):

@@ -57,8 +57,8 @@ MENDED = {
     ),
     "workers that stay, under a condition that held": (
         STAYS,
-        "def make(slow):\n    if slow:\n        return @DataLoader(\n            rows,\n            "
-        "num_workers=1,\n        )\n    return None",
+        "def make(slow):\n    if slow:\n        return @DataLoader(\n       "
+        "     rows,\n            num_workers=1,\n        )\n    return None",
         "rows,\n            num_workers=1,\n            persistent_workers=True,\n        )",
     ),
     "fused for foreach=False": (
@@ -99,7 +99,8 @@ MENDED = {
     ),
     "anomaly mode around a block": (
         ByRule("anomaly-mode"),
-        "def fit():\n    with torch.autograd.detect_anomaly():\n        one()\n\n        two(  # 2\n"
+        "def fit():\n    with torch.autograd.detect_anomaly():\n "
+        "       one()\n\n        two(  # 2\n"
         "            3\n        )\n    return 4",
         "def fit():\n    one()\n\n    two(  # 2\n        3\n    )\n    return 4",
     ),
@@ -110,8 +111,8 @@ MENDED = {
     ),
     "a loader built anew": (
         ByRule("loader-in-loop"),
-        "data = Rows()\nwhile True:\n    loader = @DataLoader(\n        data, 8, num_workers=1\n    "
-        ")\n    yield_from(loader)",
+        "data = Rows()\nwhile True:\n    loader = @DataLoader(\n   "
+        "     data, 8, num_workers=1\n    )\n    yield_from(loader)",
         "data = Rows()\nloader = DataLoader(\n    data, 8, num_workers=1, persistent_workers=True\n"
         ")\nwhile True:\n    yield_from(loader)",
     ),

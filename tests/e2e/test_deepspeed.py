@@ -31,7 +31,8 @@ engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters
     "train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": {ACCUMULATED},
     "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-3, "torch_adam": True}}}},
     "zero_optimization": {{"stage": stage}}, "bf16": {{"enabled": True}}}})
-for x in torch.utils.data.DataLoader([torch.randn(128) for _ in range(16 * {MICRO_BATCHES})], batch_size=16):
+rows = [torch.randn(128) for _ in range(16 * {MICRO_BATCHES})]
+for x in torch.utils.data.DataLoader(rows, batch_size=16):
     if os.environ["RANK"] == "1":
         time.sleep({SLOW_MS / ACCUMULATED / 1e3})
     loss = engine(x.bfloat16()).float().pow(2).mean()

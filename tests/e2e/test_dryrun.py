@@ -33,8 +33,8 @@ CUT = """
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 config = AutoConfig.for_model(
-    "qwen2", num_hidden_layers=9, hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
-    vocab_size=128, max_position_embeddings=64)
+    "qwen2", num_hidden_layers=9, hidden_size=32, intermediate_size=64, num_attention_heads=4,
+    num_key_value_heads=2, vocab_size=128, max_position_embeddings=64)
 model = AutoModelForCausalLM.from_config(config)
 assert not torch.cuda.is_available()
 print("layers", len(model.model.layers))

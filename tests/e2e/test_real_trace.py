@@ -33,7 +33,8 @@ def train(rank, folder):
             optimizer.zero_grad()
             dist.all_reduce(torch.ones(1000))
             profiler.step()
-    profiler.export_chrome_trace(f"{folder}/rank{rank}.json.gz" if rank else f"{folder}/rank{rank}.json")
+    name = f"rank{rank}.json.gz" if rank else f"rank{rank}.json"
+    profiler.export_chrome_trace(f"{folder}/{name}")
     dist.barrier()
     dist.destroy_process_group()
 

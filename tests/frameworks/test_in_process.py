@@ -167,9 +167,9 @@ class Net(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-2)
 source = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(240, 16)), 4)
 profiler = GputopProfiler("lit")
-trainer = pl.Trainer(max_steps=60, log_every_n_steps=20, profiler=profiler, callbacks=[GputopCallback()],
-    logger=CSVLogger("."), accelerator="cpu", enable_progress_bar=False, enable_checkpointing=False,
-    enable_model_summary=False)
+trainer = pl.Trainer(max_steps=60, log_every_n_steps=20, profiler=profiler,
+    callbacks=[GputopCallback()], logger=CSVLogger("."), accelerator="cpu",
+    enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)
 trainer.fit(Net(), source)
 trainer.logger.save()
 print(json.dumps([str(profiler.recording.run_dir), trainer.logger.log_dir, profiler.summary()]))

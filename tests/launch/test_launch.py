@@ -24,8 +24,10 @@ MIXTRAL = ModelShape(
     "moe", "mixtral", 4096, 32, 32, 8, 128, 14336, 32000, experts=8, top_k=2, moe_ffn=14336
 )
 DEEPSEEK = ModelShape(
-    "mla", "deepseek_v3", 2048, 27, 16, 16, 192, 10944, 102400, experts=64, shared_experts=2, top_k=6, moe_ffn=1408,
-    first_dense_layers=1, mla_q_rank=0, mla_kv_rank=512, mla_nope_dim=128, mla_rope_dim=64, mla_v_dim=128,
+    "mla", "deepseek_v3", 2048, 27, 16, 16, 192, 10944, 102400, experts=64, shared_experts=2,
+    top_k=6, moe_ffn=1408,
+    first_dense_layers=1, mla_q_rank=0, mla_kv_rank=512, mla_nope_dim=128, mla_rope_dim=64,
+    mla_v_dim=128,
 )  # fmt: skip
 
 

@@ -35,8 +35,16 @@ def test_a_megatron_command_needs_what_the_planner_said(pins, recompute):
         name: int(row[name]) for name in ("tp", "pp", "dp", "zero", "micro_batch")
     }
     kind = ("none", "selective", "full")[recompute]
-    strategy = Strategy.of(2, 8, **degrees, sequence_parallel=bool(row["sequence_parallel"]), recompute=kind, seq=4096,
-                        global_batch=64, model=LLAMA)  # fmt: skip
+    strategy = Strategy.of(
+        2,
+        8,
+        **degrees,
+        sequence_parallel=bool(row["sequence_parallel"]),
+        recompute=kind,
+        seq=4096,
+        global_batch=64,
+        model=LLAMA,
+    )
     command = list(emit(strategy).command)
     shape, values = memory.of_megatron(command[command.index("pretrain_gpt.py") :], 16)
     assert shape is not None and (shape.layers, shape.ffn, shape.kv_heads) == (32, 14336, 8)

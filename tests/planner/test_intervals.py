@@ -1,4 +1,4 @@
-"""The planner's 80 % intervals: wider for what is new, and how much of a source left out they hold."""
+"""The planner's 80 % intervals: wider for what is new; how much of a source left out they hold."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Layouts that published trainings ran with: in the search space, near the pick, as fast as said."""
+"""Layouts of published trainings: in the search space, near the pick, as fast as published."""
 
 from __future__ import annotations
 

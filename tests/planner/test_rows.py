@@ -14,10 +14,11 @@ from gputop_analysis.planner.pipeline import balanced_ends
 from gputop_analysis.planner.rows import Unreadable, dtype_of, read
 
 ROW = {
-    "model": "gpt-made-up", "params": "1.3e9", "hidden": "2048", "layers": "24", "heads": "16", "ffn": "8192",
-    "vocab": "50257", "seq": "2048", "micro_batch": "4", "global_batch": "512", "gpus": "8", "gpus_per_node": "8",
-    "gpu_model": "A100-SXM4-80GB", "dtype": "fp16", "tp": "1", "pp": "1", "dp": "8", "act_ckpt": "full",
-    "tokens_per_s_per_gpu": "9000", "framework": "Megatron-LM", "status": "ok",
+    "model": "gpt-made-up", "params": "1.3e9", "hidden": "2048", "layers": "24", "heads": "16",
+    "ffn": "8192", "vocab": "50257", "seq": "2048", "micro_batch": "4", "global_batch": "512",
+    "gpus": "8", "gpus_per_node": "8", "gpu_model": "A100-SXM4-80GB", "dtype": "fp16", "tp": "1",
+    "pp": "1", "dp": "8", "act_ckpt": "full", "tokens_per_s_per_gpu": "9000",
+    "framework": "Megatron-LM", "status": "ok",
 }  # fmt: skip
 
 

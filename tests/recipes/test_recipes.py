@@ -185,7 +185,8 @@ async def see(running):
             text = screen_text(app)
             assert "Toys" in text or "T toys" in text, text
             assert "toys of 2 ranks" in text, text
-            commands = {command.title: command.help for command in app.get_system_commands(app.screen)}
+            listed = app.get_system_commands(app.screen)
+            commands = {command.title: command.help for command in listed}
             assert commands["Toys (T)"] == "Go to the toys."
     async with started(running, size=(120, 70)) as (app, pilot):
         await pilot.press("question_mark")
@@ -231,8 +232,8 @@ def with_toy(name):
         return found
     text = found.decode()
     row = next(row for row in csv.DictReader(io.StringIO(text)) if row["name"] == "H100-SXM5-80GB")
-    row |= {"name": "TOY900-96GB", "aliases": "TOY900", "driver_names": "", "chip": "toy900", "memory_gb": "96"}
-    row["usable_gib"] = ""
+    row |= {"name": "TOY900-96GB", "aliases": "TOY900", "driver_names": "", "chip": "toy900"}
+    row |= {"memory_gb": "96", "usable_gib": ""}
     out = io.StringIO()
     csv.DictWriter(out, next(csv.reader(io.StringIO(text))), extrasaction="ignore").writerow(row)
     return (text.rstrip() + "\\n" + out.getvalue()).encode()

@@ -75,8 +75,9 @@ def test_what_the_command_finds(tmp_path: Path) -> None:
 import json, os, signal
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 print(json.dumps(dict(
-    env=dict(os.environ), fds=sorted(os.listdir("/proc/self/fd"), key=int), session=os.getsid(0), group=os.getpgid(0),
-    pid=os.getpid(), blocked=int(status["SigBlk"], 16), ignored=int(status["SigIgn"], 16), cwd=os.getcwd())))
+    env=dict(os.environ), fds=sorted(os.listdir("/proc/self/fd"), key=int),
+    session=os.getsid(0), group=os.getpgid(0), pid=os.getpid(), cwd=os.getcwd(),
+    blocked=int(status["SigBlk"], 16), ignored=int(status["SigIgn"], 16))))
 """
     plain = subprocess.run(
         support.python(source),

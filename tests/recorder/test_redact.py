@@ -110,25 +110,21 @@ def test_a_secret_is_hidden(words: list[str], secret: str) -> None:
 
 COMMIT = "9b4eccde98c75fdcfc0806212047bb50e98eb435"
 KEPT = [
-    "--max-tokens "
-    "512", "--tokenizer gpt2", "--num_tokens=1e9", "pad_token_id=0", "--key-dim 64", "--monkey see",
-    "--sha " + COMMIT, "--revision=" + COMMIT, "-p 8080", "-p 8080:80", "-p fp16", "-p train", "--patience 10",
-    "--pass-through", "--n_passes 3", "--num-pass 2", "--author me", "--auth_type=basic", "--keys-per-head 4",
-    "--image-key "
-    "image", "--sort_key=length", "data.label_key=label", "--eos-token </s>", "--pad_token=<pad>",
-    "--max_new_tokens "
-    "100", "--tokens-per-batch 4096", "--use_auth_token True", "--token_dropout 0.1",
-    "--special_tokens a,b", "--hf_model "
-        "gpt2", "hf-internal-testing/tiny-random-gpt2", "--task sk-learn-something-long",
-    "--key-file "
-    "id.pem", "--keyboard us", "--cookiecutter x", "--secretary Ann", "-k 5", "-t 0.1", "-s seed42",
-    "-p resnet50", "-t "
-        "t5-small", "--lr 3e-4", "--model meta-llama/Llama-3.1-8B", "https://host/data?split=train&n=5",
-    "s3://bucket/path/to/data.tar", "--cfg {\"lr\":1,\"max_tokens\":512}", "trainer.max_epochs=3", "+model.hidden=64",
-    "model.num_key_value_heads=8", "--bos_token_id 1", "--stop-token END", "--credentials /etc/creds.json",
-    "--master_port "
-    "29500", "--rdzv_endpoint=host:29400", "wandb.project=demo", "--compass north", "--bypass",
-    "CUDA_VISIBLE_DEVICES=0,1", "TOKENIZERS_PARALLELISM=false", "ckpt/" + COMMIT + ".pt", "--password_min_length 8",
+    "--max-tokens 512", "--tokenizer gpt2", "--num_tokens=1e9", "pad_token_id=0", "--key-dim 64",
+    "--monkey see", "--sha " + COMMIT, "--revision=" + COMMIT, "-p 8080", "-p 8080:80", "-p fp16",
+    "-p train", "--patience 10", "--pass-through", "--n_passes 3", "--num-pass 2", "--author me",
+    "--auth_type=basic", "--keys-per-head 4", "--image-key image", "--sort_key=length",
+    "data.label_key=label", "--eos-token </s>", "--pad_token=<pad>", "--max_new_tokens 100",
+    "--tokens-per-batch 4096", "--use_auth_token True", "--token_dropout 0.1",
+    "--special_tokens a,b", "--hf_model gpt2", "hf-internal-testing/tiny-random-gpt2",
+    "--task sk-learn-something-long", "--key-file id.pem", "--keyboard us", "--cookiecutter x",
+    "--secretary Ann", "-k 5", "-t 0.1", "-s seed42", "-p resnet50", "-t t5-small", "--lr 3e-4",
+    "--model meta-llama/Llama-3.1-8B", "https://host/data?split=train&n=5",
+    "s3://bucket/path/to/data.tar", "--cfg {\"lr\":1,\"max_tokens\":512}", "trainer.max_epochs=3",
+    "+model.hidden=64", "model.num_key_value_heads=8", "--bos_token_id 1", "--stop-token END",
+    "--credentials /etc/creds.json", "--master_port 29500", "--rdzv_endpoint=host:29400",
+    "wandb.project=demo", "--compass north", "--bypass", "CUDA_VISIBLE_DEVICES=0,1",
+    "TOKENIZERS_PARALLELISM=false", "ckpt/" + COMMIT + ".pt", "--password_min_length 8",
 ]  # fmt: skip
 
 

@@ -408,7 +408,7 @@ def test_what_is_damaged_and_how_many_ranks_there_are_come_before_a_bar(four):
 
 
 def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
-    """An ended run of 1,024 ranks was ``starting`` and waited for its first step while it opened."""
+    """An ended run of 1,024 ranks was ``starting``, waiting for a first step, while it opened."""
     unread = first_snapshot(four.run_dir)
     panels = breakdown.Breakdown(), findings.Findings(), ranks.Ranks(), history.HistoryPanel()
     shown = [*header.draw(unread, 118), *header.draw_above_tiles(unread, 118)]
@@ -420,6 +420,17 @@ def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
     assert "opening the record" in text and text.count("Reading the record.") == 1
     for words in ("starting", "first", "yet", "Judged", "twice", "step 0", "not known"):
         assert words not in text
+
+
+@pytest.mark.parametrize("waits_ms", [(0.0, 2.0), (2.0, 0.0), (math.nan, 2.0)])
+def test_the_phases_of_ranks_stand_beside_each_other_where_only_one_waits(four, waits_ms):
+    """The table looked for ``comm`` or ``wait`` at a rank that had the other one, and failed."""
+    compared = tuple(
+        replace(rank, wait_mean_ms=wait_ms)
+        for rank, wait_ms in zip(four.summary.ranks, waits_ms, strict=False)
+    )
+    heading, *lines = texts(ranks.phase_table(compared, 120))
+    assert "wait" in heading and "comm" not in heading and len(lines) == 2
 
 
 def test_a_record_that_cannot_be_read_is_not_waited_for(four):

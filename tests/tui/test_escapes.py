@@ -26,8 +26,8 @@ from gputop_analysis.report.markdown import code, plain
 from gputop_probes.record.plain import blanked, plain_line, plain_text
 
 ORDERS = (
-    "\x1b]0;pwned\x07", "\x1b[2J", "\x1b[8m", "\x9b31m", "\x9d52;c;AAAA\x9c", "\x07", "\x08\x08", "\x7f", "\x00",
-    "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\udc80", "\U000e0041",
+    "\x1b]0;pwned\x07", "\x1b[2J", "\x1b[8m", "\x9b31m", "\x9d52;c;AAAA\x9c", "\x07", "\x08\x08",
+    "\x7f", "\x00", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\udc80", "\U000e0041",
 )  # fmt: skip
 MARKER = "M" + "".join(ORDERS) + "[red]`|<b>&[x](http://y)[@click=app.bell]boo[/]"
 OBEYED = re.compile(
@@ -45,25 +45,30 @@ def planted(value: Any, name: str = "") -> Any:
 
 
 EVENTS: list[dict[str, Any]] = [
-    {"type": "exception", "class": "ValueError", "message": "bad\nthing", "traceback": ["File x"], "site": "t.py:3"},
+    {"type": "exception", "class": "ValueError", "message": "bad\nthing", "traceback": ["File x"],
+     "site": "t.py:3"},
     {"type": "log", "step": 3, "values": {MARKER: 1.0, "text": "x"}},
     {"type": "stacks", "phase": "data", "period_ms": 9.0, "total": 50,
-     "samples": [{"site": "t.py:3", "function": "f", "caller": "g", "inside": "h", "code": "x = 1", "count": 50}]},
-    {"type": "checkpoint", "duration_ms": 4000.0, "step": 9, "path": "out.pt", "bytes": 9, "via": "torch.save"},
+     "samples": [{"site": "t.py:3", "function": "f", "caller": "g", "inside": "h", "code": "x = 1",
+                  "count": 50}]},
+    {"type": "checkpoint", "duration_ms": 4000.0, "step": 9, "path": "out.pt", "bytes": 9,
+     "via": "torch.save"},
     {"type": "stack_dump", "reason": "hang", "phase": "backward", "step": 9,
      "threads": [{"name": "main", "training": True, "frames": ["t.py:3 f", "u.py:4 g"]}],
      "collective": {"seq": 4, "op": "all_reduce", "bytes": 8, "state": "started"}},
-    {"type": "compile", "duration_ms": 9.0, "step": 90, "graphs": 3, "graph_breaks": 2, "recompiles": 40,
-     "function": "forward", "site": "m.py:3", "reason": "shape"},
+    {"type": "compile", "duration_ms": 9.0, "step": 90, "graphs": 3, "graph_breaks": 2,
+     "recompiles": 40, "function": "forward", "site": "m.py:3", "reason": "shape"},
     {"type": "profile", "steps": 2, "first_step": 3, "trace_path": "x.json",
      "table": [{"op": "aten::mm", "calls": 3, "cpu_ms": 1.0, "device_ms": 2.0}]},
     {"type": "threads", "period_ms": 2000.0,
-     "threads": [{"name": "worker", "cpu_share": 0.9, "site": "t.py:3", "function": "f", "caller": "g", "age_s": 9.0}]},
+     "threads": [{"name": "worker", "cpu_share": 0.9, "site": "t.py:3", "function": "f",
+                  "caller": "g", "age_s": 9.0}]},
     {"type": "no_agent", "pid": 7, "reason": "why"},
     {"type": "rank_lost", "reason": "killed", "step": 9},
     {"type": "interrupt", "signal": "SIGINT", "by": "user", "pids": [3]},
     {"type": "hang_suspected", "ranks": [0], "silent_s": 20.0, "limit_s": 15.0,
-     "threads": [{"rank": 0, "pid": 3, "state": "S", "wchan": "futex", "path": "/x", "mount": "nfs"}]},
+     "threads": [{"rank": 0, "pid": 3, "state": "S", "wchan": "futex", "path": "/x",
+                  "mount": "nfs"}]},
     {"type": "agent_error", "where": "here", "message": "ouch", "disabled": True},
     {"type": "unheard_of", "what": "ever"},
 ]  # fmt: skip
@@ -121,21 +126,24 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMMANDS = [
-    ["report", "{one}"], ["report", "{two}"], ["report", "{one}", "--md"], ["report", "{two}", "--md"],
-    ["report", "{one}", "--json"], ["report", "{one}", "--explain"], ["report", "{one}", "--html", "{out}"],
+    ["report", "{one}"], ["report", "{two}"], ["report", "{one}", "--md"],
+    ["report", "{two}", "--md"],
+    ["report", "{one}", "--json"], ["report", "{one}", "--explain"],
+    ["report", "{one}", "--html", "{out}"],
     ["report", "{two}", "--html", "{out}"], ["report", "{one}", "--baseline", "{two}"],
     ["report", "{one}", "--baseline", "{two}", "--md"], ["report", "{one}", "--watch"],
     ["export", "{one}", "--format", "json"], ["export", "{one}", "--format", "csv"],
     ["export", "{one}", "--format", "svg", "-o", "{out}"], ["diff", "{one}", "{two}"],
     ["diff", "{two}", "{one}", "--json"],
-    ["runs"], ["runs", "--json"], ["plan", "--run", "{one}"], ["estimate", "--run", "{one}"], ["attach", "{one}"],
-    ["profile", "{one}"], ["open", "{one}"],
+    ["runs"], ["runs", "--json"], ["plan", "--run", "{one}"], ["estimate", "--run", "{one}"],
+    ["attach", "{one}"], ["profile", "{one}"], ["open", "{one}"],
     # what the user typed comes back in the error
     ["rep\x1b[2Jort"], ["report", "x\x1b]0;a\x07"], ["findings", "\x9b31m"],
     ["report", "{one}", "--explain", "\x1b[2J"],
-    ["lint", "no\x1b[2J.py"], ["estimate", "--model", "\x1b[2Jgpt"], ["plan", "--gpu", "H\x1b[2J"], ["topo", "\x1b[2J"],
-    ["validate", "x\x1b[2J.yaml"], ["catalog", "--models", "\x1b[2J"], ["report", "--trace", "x\x1b[2J"],
-    ["scan", "\x1b[2J"],
+    ["lint", "no\x1b[2J.py"], ["estimate", "--model", "\x1b[2Jgpt"], ["plan", "--gpu", "H\x1b[2J"],
+    ["topo", "\x1b[2J"],
+    ["validate", "x\x1b[2J.yaml"], ["catalog", "--models", "\x1b[2J"],
+    ["report", "--trace", "x\x1b[2J"], ["scan", "\x1b[2J"],
     ["launch", "--model", "\x1b[2J"], ["run", "--headless", "--", "no-such-\x1b[2J-program"],
     ["export", "--format", "\x1b"],
 ]  # fmt: skip

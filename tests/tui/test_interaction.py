@@ -1,4 +1,4 @@
-"""Filters, the time cursor, the output's long lines, stacks side by side, and what can be clicked."""
+"""Filters, the time cursor, the output's long lines, stacks side by side, what can be clicked."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_the_rank_that_holds_up_the_others_is_worse_than_any_that_is_slow():
 def test_the_other_rank_is_told_by_its_number_beside_the_phase_named_other():
     """``other 51.02 other 0.72``: a phase, and a rank."""
     page = RanksPageData(
-        (0, 1), ("box",) * 2, {"wait": [50.0, 1.0]}, {"other": [0.72, 51.02], "forward": [1.0, 1.1]},
+        (0, 1), ("box",) * 2, {"wait": [50.0, 1.0]},
+        {"other": [0.72, 51.02], "forward": [1.0, 1.1]},
         ("", "other"), 1, "other", "persistent", 1.0, 0.9, "", (), {}, "",
     )  # fmt: skip
     rows = [row_text(row) for row in detail(page, 1, 100, 5)]

@@ -1,4 +1,4 @@
-"""How often the screen looks: at once while a training starts, then as seldom as its CPU time asks."""
+"""How often the screen looks: at once while a training starts, then as its CPU time allows."""
 
 from types import SimpleNamespace
 

@@ -50,7 +50,7 @@ def test_every_option_says_what_it_means(command) -> None:
 def test_the_help_imports_no_command() -> None:
     program = (
         "import sys; from gputop.cli import main; main(['--help'])\nheavy = {'argparse', 'numpy', "
-        "'textual', 'pydantic', 'gputop.cli.slow.run', 'gputop_analysis'} & set(sys.modules)\nassert "
-        "not heavy, heavy"
+        "'textual', 'pydantic', 'gputop.cli.slow.run', "
+        "'gputop_analysis'} & set(sys.modules)\nassert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, cwd=ROOT)

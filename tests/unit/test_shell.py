@@ -145,7 +145,8 @@ def test_a_status_bar_shows_nothing_where_no_run_is(tmp_path, monkeypatch, capsy
 def test_the_line_needs_no_numpy():
     program = (
         "import sys; from gputop.cli import main; main(['status', '--short', 'none']); "
-        "print([m for m in ('numpy', 'pydantic', 'textual', 'gputop_analysis') if m in sys.modules])"
+        "print([m for m in ('numpy', 'pydantic', 'textual', 'gputop_analysis')"
+        " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done

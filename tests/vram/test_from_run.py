@@ -102,8 +102,10 @@ def test_a_plain_run(tmp_path):
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        ({"amp": {"autocast": True, "dtype": "bfloat16"}, "model": {"by_dtype": {"float32": 9}}}, ("bf16", "fp32")),
-        ({"amp": {"autocast": True, "dtype": None}, "model": {"by_dtype": {"float32": 9}}}, ("fp16", "fp32")),
+        ({"amp": {"autocast": True, "dtype": "bfloat16"}, "model": {"by_dtype": {"float32": 9}}},
+         ("bf16", "fp32")),
+        ({"amp": {"autocast": True, "dtype": None}, "model": {"by_dtype": {"float32": 9}}},
+         ("fp16", "fp32")),
         ({"model": {"by_dtype": {"float32": 9, "bfloat16": 1}}}, ("fp32", "")),
         ({"parallel": {"fsdp": {"version": 2, "mixed_precision": {"param_dtype": "bfloat16"}}},
           "model": {"by_dtype": {"float32": 9}}}, ("bf16", "fp32")),
@@ -331,7 +333,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
-size = dict(hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96, vocab_size=120)
+size = dict(
+    hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96, vocab_size=120
+)
 model = LlamaForCausalLM(LlamaConfig(**size)).bfloat16()
 model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)

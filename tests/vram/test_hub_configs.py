@@ -1,4 +1,4 @@
-"""Models that no formula covers, by the names of hubs: their configurations, and the trace of them."""
+"""Models that no formula covers, by the names of hubs: their configurations and their trace."""
 
 import json
 

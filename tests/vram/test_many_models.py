@@ -1,5 +1,5 @@
-"""What people train, by the names of hubs and libraries: each is answered, or handed to the trace with
-the exact command.
+"""What people train, by the names of hubs and libraries: each is answered, or handed to the trace
+with the exact command.
 """
 
 import pytest

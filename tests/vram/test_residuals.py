@@ -25,7 +25,7 @@ def test_a_source_that_was_left_out_lies_in_the_range_of_the_others():
 
 
 def coverage(source, known):
-    """The share of a source's runs inside the range that the others make, and its number of runs."""
+    """The share of a source's runs inside the range that the others make, and their number."""
     inside = runs = 0
     for words, errors in known[source].items():
         range_ = spread(words.split(", "), source, known)

@@ -132,15 +132,13 @@ def from_text(text: str, path: Path | None = None) -> Fleet:
 
 def as_text(fleet: Fleet) -> str:
     """The file of a fleet, with what each line means."""
-    rent = (
-        "# usd_per_hour = 40.0"
-        if fleet.usd_per_hour is None
-        else f"usd_per_hour = {fleet.usd_per_hour!r}"
-    )
-    total = (
-        "# usd_total = 2000.0" if fleet.usd_total is None else f"usd_total = {fleet.usd_total!r}"
-    )
-    return f"""# What gputop plans with, in this folder and below; `gputop --no-config ...` ignores it.
+    rent, total = "# usd_per_hour = 40.0", "# usd_total = 2000.0"
+    if fleet.usd_per_hour is not None:
+        rent = f"usd_per_hour = {fleet.usd_per_hour!r}"
+    if fleet.usd_total is not None:
+        total = f"usd_total = {fleet.usd_total!r}"
+    return f"""\
+# What gputop plans with, in this folder and below; `gputop --no-config ...` ignores it.
 priority = "{fleet.priority}"  # speed or cost
 
 [fleet]

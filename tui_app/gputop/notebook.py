@@ -19,7 +19,10 @@ _PERIOD_S = 1.0
 _BAR = 32
 _REPORT_S = 120.0
 _INTERRUPTED = 130
-_FRAME = '<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:640px;border:0"></iframe>'
+_FRAME = (
+    '<iframe srcdoc="{page}" sandbox="allow-scripts" '
+    'style="width:100%;height:640px;border:0"></iframe>'
+)
 
 
 def load(shell: Any) -> None:

@@ -236,8 +236,8 @@ def _of_four_bits(plain: str) -> str:
 def _raise(name: str) -> ModelName:
     if other_kind := kind_of(name):
         raise LookupError(
-            f"no model {name!r} in the catalog: {other_kind.name}, which no formula covers; a trace "
-            f"does: {other_kind.command}"
+            f"no model {name!r} in the catalog: {other_kind.name}, which "
+            f"no formula covers; a trace does: {other_kind.command}"
         )
     near = ", ".join(nearest_models(name))
     raise LookupError(
@@ -279,8 +279,11 @@ def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
 def _family_and_size(plain: str) -> tuple[str, float]:
     """``qwen2.5-7b`` as ``qwen2.5`` and 7e9; 0 parameters where the name says none."""
     size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", plain)
-    family = _TUNED.sub("", plain[: size.start()] if size else plain).strip("-. ")
-    return family, float(size[1]) * (1e9 if size[2] == "b" else 1e6) if size else 0.0
+    if not size:
+        return _TUNED.sub("", plain).strip("-. "), 0.0
+    family = _TUNED.sub("", plain[: size.start()]).strip("-. ")
+    unit = 1e9 if size[2] == "b" else 1e6
+    return family, float(size[1]) * unit
 
 
 @cache

@@ -18,7 +18,7 @@ _STATES = {"Active": True, "Not Active": False}
 def with_limits(
     header: Sequence[str], row: Sequence[str], columns: dict[str, int]
 ) -> tuple[dict[str, int], list[str]]:
-    """(Columns, row) with a cell more for heat and for the power limit, where the row tells them."""
+    """(Columns, row) with a cell more for heat and one for the power limit, if the row has them."""
     reasons = {}
     for title, cell in zip(header, row, strict=False):
         if title.startswith(_GROUPS):

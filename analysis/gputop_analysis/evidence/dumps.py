@@ -146,7 +146,7 @@ def _name_absent(evidence: Evidence, ranks: tuple[int, ...]) -> None:
 
 
 def _difference_words(difference: CallDifference, groups: Groups) -> str:
-    """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1, 3 call all_reduce``."""
+    """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1 call all_reduce``."""
     ranks_by_call: dict[str, list[int]] = {}
     for rank, call in difference.calls.items():
         size = f" of {call.shapes}" if difference.by_size else ""

@@ -236,8 +236,8 @@ def _timeline(paths: list[Path]) -> Evidence:
         what_if=judged,
     )
     evidence.findings = [
-        f"a step takes {judged.step_s:.2f} s, without stragglers it would take {judged.ideal_s:.2f} "
-        "s",
+        f"a step takes {judged.step_s:.2f} s, without "
+        f"stragglers it would take {judged.ideal_s:.2f} s",
         f"the slowest workers explain {100 * judged.worker_share:.0f} % of that, the last stage "
         f"{100 * judged.last_stage_share:.0f} %",
     ]

@@ -53,7 +53,7 @@ def _range(numbers: list[float]) -> str:
 
 
 def _lowered(fields: dict[str, array[float]]) -> str:
-    """``; its clock is lowered by heat in 12 % of the samples with work``; empty where it is not."""
+    """``; its clock is lowered by heat in 12 % of the samples with work``, or nothing."""
     shares = {name: mean(_working(fields, name) or [0.0]) for name in _BY}
     words = [f"{_BY[name]} in {100 * share:.0f} %" for name, share in shares.items() if share > 0]
     if not words:

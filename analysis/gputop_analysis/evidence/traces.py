@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from gputop_analysis.evidence.bubbles import are_sure, bubbles
@@ -17,7 +18,8 @@ from gputop_analysis.traces.summary import distributed_info
 
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _CYCLE = re.compile(r"\.\d{10,20}(?=\.pt\.trace\.json)")
-"""The moment in a name of ``tensorboard_trace_handler``: ``host_77.1623143089861.pt.trace.json``."""
+"""The moment in a name by ``tensorboard_trace_handler``: ``host_77.1623143089861.pt.trace.json``.
+"""
 _NOTABLE = 0.1
 _CLEARLY = 2.0
 """How much more waiting a slow rank causes than the next."""
@@ -49,20 +51,22 @@ def judge_traces(paths: list[Path]) -> Evidence:
         _compare(evidence, ranks, wall_ms)
     evidence.unknown.append("the host's own waits (data, disk, cores) beside what the trace marks")
     evidence.unknown += passed_over
-    world = max((distributed_info(trace)[1] or 1 for trace in newest.values()), default=1)
-    if world > len(newest):
-        evidence.unknown.append(
-            f"what the other ranks did: of {world:,} ranks {len(newest):,} "
-            f"{'is' if len(newest) == 1 else 'are'} here"
-        )
-    if len(newest) > 1 and any(_told_rank(path, trace) is None for path, trace in newest.items()):
-        evidence.unknown.append(
-            "which rank is which: not all traces tell, and these are numbered by their names"
-        )
-    for path, trace in newest.items():
-        if trace.torn:
-            evidence.unknown.append(f"what {path.name} had after its end ({trace.torn})")
+    evidence.unknown += _untold(newest)
     return evidence
+
+
+def _untold(traces: dict[Path, Trace]) -> Iterator[str]:
+    """What traces do not tell, by the ranks that are there and by where the files end."""
+    world = max((distributed_info(trace)[1] or 1 for trace in traces.values()), default=1)
+    count = len(traces)
+    if world > count:
+        are = "is" if count == 1 else "are"
+        yield f"what the other ranks did: of {world:,} ranks {count:,} {are} here"
+    if count > 1 and any(_told_rank(path, trace) is None for path, trace in traces.items()):
+        yield "which rank is which: not all traces tell, and these are numbered by their names"
+    for path, trace in traces.items():
+        if trace.torn:
+            yield f"what {path.name} had after its end ({trace.torn})"
 
 
 def _newest(traces: dict[Path, Trace]) -> tuple[dict[Path, Trace], list[str]]:
@@ -133,7 +137,8 @@ def _describe(evidence: Evidence) -> None:
             if share < _NOTABLE:
                 continue
             evidence.findings.append(
-                f"{_named(device)}: {name} for {share_words(share)} of {wall:,.1f} ms ({loss:,.1f} ms)"
+                f"{_named(device)}: {name} for {share_words(share)} "
+                f"of {wall:,.1f} ms ({loss:,.1f} ms)"
             )
             if share > worst:
                 worst = share

@@ -71,8 +71,8 @@ class Site:
         if self.site is None:
             return f"{self.spread} (of {self.samples} stack samples)"
         return (
-            f"most often {self.where} {self.site}{inside} ({self.share * 100:.0f} %{self.beside} of "
-            f"{self.samples} stack samples)"
+            f"most often {self.where} {self.site}{inside} "
+            f"({self.share * 100:.0f} %{self.beside} of {self.samples} stack samples)"
         )
 
 
@@ -83,8 +83,8 @@ def top_site(
 
     Of evaluations it is the line of the training's loop that asks for them: there they are made
     less often. With ``nested``, operators on tensors inside so many loops in which no model runs
-    count as host code: such a loop goes through the elements of tensors. With ``all_work`` the place
-    may be of tensor work where it is of no host code, as that of a phase that has grown.
+    count as host code: such a loop goes through the elements of tensors. With ``all_work`` the
+    place may be of tensor work where it is of no host code, as that of a phase that has grown.
     """
     samples = marked(view, phase, rank)
     if phase == "eval":
@@ -126,7 +126,7 @@ def _place(
 
 
 def _judged(samples: list[PlacedSample]) -> list[PlacedSample]:
-    """The samples that a place is looked for in: host code of the user's, else host code, else all."""
+    """The samples to look for a place in: the user's host code, else all host code, else all."""
     host_code = [sample for sample in samples if not sample.in_torch]
     users = [sample for sample in host_code if not sample.in_trainer]
     if total(users) >= ENOUGH:
@@ -150,8 +150,9 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
 
 
 def _tells_little(line: str, samples: Sequence[PlacedSample], working: set[Path]) -> bool:
-    """Whether a line only calls what most samples lie in, and does not say what that is: in a loop of
-    its own, as one that goes through callbacks, or as the head of the training's loop, which fetches.
+    """Whether a line only calls what most samples lie in, and does not say what that is: in a loop
+    of its own, as one that goes through callbacks, or as the head of the training's loop, which
+    fetches.
     """
     called = 0
     for sample in samples:
@@ -334,7 +335,7 @@ def _function(samples: Sequence[PlacedSample], count: int, *, trained: set[Path]
 
 
 def _most_in_a_function(samples: Sequence[PlacedSample], depth: int) -> list[PlacedSample]:
-    """Of samples that share their functions down to a depth, those of the most frequent next one."""
+    """Of samples that share their functions down to a depth those of the most frequent next."""
     by_function: dict[str, list[PlacedSample]] = {}
     for sample in samples:
         by_function.setdefault(functions(sample.path)[depth], []).append(sample)

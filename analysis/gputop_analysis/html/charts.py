@@ -206,20 +206,21 @@ def grid(ranks: list[int], values: Array, steps: Array, against: str) -> str:
         bottom=26,
     )
     width = (WIDE - plot.left - plot.right) / values.shape[1]
-    cells = [
-        _cell(
-            plot.left + column * width,
-            2 + index * row,
-            width=width,
-            height=row - 1,
-            excess=excess,
-            where=f"rank {rank}, step {step:,.0f}",
-            against=against,
-        )
-        for index, rank in enumerate(ranks)
-        for column, (step, excess) in enumerate(zip(steps, values[index], strict=True))
-        if np.isfinite(excess)
-    ]
+    cells = []
+    for index, rank in enumerate(ranks):
+        for column, (step, excess) in enumerate(zip(steps, values[index], strict=True)):
+            if not np.isfinite(excess):
+                continue
+            cell = _cell(
+                plot.left + column * width,
+                2 + index * row,
+                width=width,
+                height=row - 1,
+                excess=excess,
+                where=f"rank {rank}, step {step:,.0f}",
+                against=against,
+            )
+            cells.append(cell)
     every = -(-len(ranks) // 32)
     names = []
     for i, rank in enumerate(ranks):

@@ -45,7 +45,8 @@ SCRIPT = """
       if (c.stacked) rows.unshift(`all shown  ${digits(total)} ${c.unit}`);
       const px = x(c.xs[near]);
       cross.setAttribute("x1", px); cross.setAttribute("x2", px); cross.style.display = "";
-      tip.textContent = [`step ${Math.round(c.xs[near]).toLocaleString("en")}`, ...rows].join("\\n");
+      const step = Math.round(c.xs[near]).toLocaleString("en");
+      tip.textContent = [`step ${step}`, ...rows].join("\\n");
       tip.hidden = false;
       const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
       tip.style.left = Math.max(4, Math.min(event.clientX + 14, room)) + "px";

@@ -105,14 +105,13 @@ def _deepspeed(strategy: Strategy) -> dict[str, Any]:
 
 
 def _mesh(strategy: Strategy) -> dict[str, Any]:
-    sharded = strategy.split.stage == 3
+    replicated, sharded = strategy.split.dp, 1
+    if strategy.split.stage == 3:
+        replicated = strategy.split.replicas
+        sharded = strategy.split.dp // replicated
     return {
-        "parallelism_config_dp_replicate_size": strategy.split.replicas
-        if sharded
-        else strategy.split.dp,
-        "parallelism_config_dp_shard_size": strategy.split.dp // strategy.split.replicas
-        if sharded
-        else 1,
+        "parallelism_config_dp_replicate_size": replicated,
+        "parallelism_config_dp_shard_size": sharded,
         "parallelism_config_tp_size": strategy.split.tp,
         "parallelism_config_cp_size": strategy.split.cp,
     }

@@ -47,8 +47,8 @@ def emit(strategy: Strategy, name: str = "torchrun", on_slurm: bool = False) -> 
     if strategy.split.zero_bubble and not launcher.zero_bubble:
         alternatives = " or ".join(other for other, row in LAUNCHERS.items() if row.zero_bubble)
         raise NotPossible(
-            f"{name} has no zero-bubble schedule: emit it for {alternatives}, or plan with --schedule "
-            "1f1b"
+            f"{name} has no zero-bubble schedule: emit it for "
+            f"{alternatives}, or plan with --schedule 1f1b"
         )
     launch = launcher.emit(strategy)
     if not on_slurm:

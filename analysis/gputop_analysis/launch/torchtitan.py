@@ -38,15 +38,16 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
     """The TOML's sections."""
-    sharded = strategy.split.stage == 3
+    replicated, sharded = strategy.split.dp, 1
+    if strategy.split.stage == 3:
+        replicated = strategy.split.replicas
+        sharded = strategy.split.dp // replicated
     family = strategy.model.family if strategy.model else "llama"
     # a pipeline cuts the local batch; elsewhere the global batch says how often
     accumulated = strategy.split.pp > 1
     parallelism: dict[str, Any] = {
-        "data_parallel_replicate_degree": strategy.split.replicas if sharded else strategy.split.dp,
-        "data_parallel_shard_degree": strategy.split.dp // strategy.split.replicas
-        if sharded
-        else 1,
+        "data_parallel_replicate_degree": replicated,
+        "data_parallel_shard_degree": sharded,
         "fsdp_reshard_after_forward": "default",
         "tensor_parallel_degree": strategy.split.tp,
         "pipeline_parallel_degree": strategy.split.pp,

@@ -36,7 +36,7 @@ class _NoCall(NoMend):
 
 
 class Patch(NamedTuple):
-    """A patch for ``git apply`` in the directory where the run was started, or why there is none."""
+    """A patch for ``git apply`` in the directory that the run started in, or why there is none."""
 
     text: str
     reason: str = ""

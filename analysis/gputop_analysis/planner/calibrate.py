@@ -150,9 +150,10 @@ def with_memory(
     count = len(ratios)
     if not count:
         return calibration
-    leave_one_out = [
-        float(ratios[i] - (ratios.sum() - ratios[i]) / (count - 1 + MEMORY_PRIOR_ROWS)) for i in range(count)
-    ] if count > 1 else []  # fmt: skip
+    leave_one_out = []
+    if count > 1:
+        without_it = (ratios.sum() - ratios) / (count - 1 + MEMORY_PRIOR_ROWS)
+        leave_one_out = (ratios - without_it).tolist()
     return replace(
         calibration,
         memory_factor=float(np.exp(ratios.sum() / (count + MEMORY_PRIOR_ROWS))),

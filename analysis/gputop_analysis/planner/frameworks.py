@@ -56,13 +56,18 @@ def named(text: str) -> Framework:
         return plain
     wanted = _number(release)
     if wanted is None:
-        exact = next((row for row in rows if row.release == release), None)
-        if exact is None:
-            releases = ", ".join(row.release for row in rows if row.release) or "none apart"
-            raise LookupError(f"{name} has no release {release!r}; told apart: {releases}")
-        return exact
+        return _exactly(rows, release)
     since = [row for row in rows if (first := _number(row.release)) is not None and first <= wanted]
     return max(since, key=lambda row: _number(row.release) or 0.0, default=plain)
+
+
+def _exactly(rows: list[Framework], release: str) -> Framework:
+    """The row of a release that is no number."""
+    for row in rows:
+        if row.release == release:
+            return row
+    releases = ", ".join(row.release for row in rows if row.release) or "none apart"
+    raise LookupError(f"{rows[0].name} has no release {release!r}; told apart: {releases}")
 
 
 def stages_of(framework: Framework) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ FUSED_LOSS_BYTES = 10.0
 cross-entropy moves 4 at 0.30 of B200's memory rate (the same file, ce_fusion).
 """
 FUSED_BACKWARD, WRITTEN_BACKWARD = 1.5, 1.7
-"""Bytes that the backward of what is elementwise moves over its forward's; the second as counted."""
+"""Bytes that the backward of what is elementwise moves over its forward's; counted the second."""
 WRITTEN_RMS_NORM, WRITTEN_RESIDUAL, WRITTEN_ROTARY, WRITTEN_GATED, WRITTEN_GELU = 36, 6, 21, 10, 32
 """Bytes that PyTorch's own operations move in a forward: of a value of the hidden state, of the
 queries and keys, and of the activation (gated, or GPT-2's).

@@ -7,7 +7,7 @@ mixed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 NO_FRAMES = "(no stack was recorded)"
@@ -157,17 +157,14 @@ def category(raw: Any) -> str:
     frames = list(frames_of(raw))
     if not frames:
         return UNKNOWN
-    if any(_has(frame.name, _COLLECTIVE) for frame in frames):
-        return COMMUNICATION
-    if any(frame.is_python and _has("/" + frame.file, _UPDATES) for frame in frames):
-        return OPTIMIZER
-    if any("getNewWorkspace" in frame.name for frame in frames):
-        return WORKSPACE
-    if any(_has(frame.name, _IN_BACKWARD) for frame in frames):
-        return GRADIENTS
-    if any("autocast::cached_cast" in frame.name for frame in frames):
-        return CASTS
-    names = {frame.name for frame in frames if frame.is_python}
+    for kind, is_sign in _SIGNS:
+        if any(map(is_sign, frames)):
+            return kind
+    return _of_functions({frame.name for frame in frames if frame.is_python})
+
+
+def _of_functions(names: set[str]) -> str:
+    """The kind of tensor by the Python functions on its stack."""
     if "backward" in names:
         return GRADIENTS
     if not names.isdisjoint(_PLACING):
@@ -179,6 +176,20 @@ def category(raw: Any) -> str:
 
 def _has(text: str, parts: tuple[str, ...]) -> bool:
     return any(part in text for part in parts)
+
+
+def _updates_weights(frame: Frame) -> bool:
+    return frame.is_python and _has("/" + frame.file, _UPDATES)
+
+
+_SIGNS: tuple[tuple[str, Callable[[Frame], bool]], ...] = (
+    (COMMUNICATION, lambda frame: _has(frame.name, _COLLECTIVE)),
+    (OPTIMIZER, _updates_weights),
+    (WORKSPACE, lambda frame: "getNewWorkspace" in frame.name),
+    (GRADIENTS, lambda frame: _has(frame.name, _IN_BACKWARD)),
+    (CASTS, lambda frame: "autocast::cached_cast" in frame.name),
+)
+"""What a frame anywhere on a stack says of its tensor, the surest sign first."""
 
 
 def is_empty_cache(raw: Any) -> bool | None:

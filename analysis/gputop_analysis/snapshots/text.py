@@ -75,7 +75,8 @@ def head(memory: Memory) -> Iterator[str]:
     other_devices = ""
     if memory.others:
         other_devices = f"; also GPU {', '.join(map(str, memory.others))} (--device)"
-    yield f"snapshot {memory.path}: GPU {memory.device}, {counted(memory.events, 'event')}{other_devices}"
+    events = counted(memory.events, "event")
+    yield f"snapshot {memory.path}: GPU {memory.device}, {events}{other_devices}"
     what = "peak" if memory.has_history else "when it was taken"
     allocated = f"allocated {what} {size(memory.peak_allocated)}"
     if memory.moment and memory.has_history:
@@ -83,7 +84,10 @@ def head(memory: Memory) -> Iterator[str]:
     yield allocated
     idle = memory.peak_reserved - memory.fragmentation.used
     share = idle / memory.peak_reserved if memory.peak_reserved else 0.0
-    yield f"reserved {what}  {size(memory.peak_reserved)}, of it {size(idle)} idle ({100 * share:.1f} %)"
+    yield (
+        f"reserved {what}  {size(memory.peak_reserved)}, of it {size(idle)} idle "
+        f"({100 * share:.1f} %)"
+    )
     if memory.failed_bytes is not None:
         yield f"out of memory: {size(memory.failed_bytes)} were asked for and not to be had"
 
@@ -140,8 +144,8 @@ def _layers(memory: Memory, width: int) -> Iterator[str]:
 def _fragmentation(memory: Memory, width: int) -> Iterator[str]:
     parts = memory.fragmentation
     yield (
-        f"{_moment(memory, 'at the reserved peak')}: {size(parts.used)} used, {size(parts.pinned)} idle beside blocks "
-        f"in use, {size(parts.cached)} in idle segments"
+        f"{_moment(memory, 'at the reserved peak')}: {size(parts.used)} used, "
+        f"{size(parts.pinned)} idle beside blocks in use, {size(parts.cached)} in idle segments"
     )
     room = max(20, width - 40)
     if parts.pinned < 0.01 * max(1, parts.reserved):

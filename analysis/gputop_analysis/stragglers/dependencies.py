@@ -82,11 +82,11 @@ def _match(
     computations = {op.number: op for op in timeline.of(compute_kind, stage)}
     if not computations:
         return []
-    last_start = max(timeline.starts[op][0, 0] for op in computations.values())
-    first_end = min(timeline.ends[op][0, 0] for op in computations.values())
     if receives:
+        last_start = max(timeline.starts[op][0, 0] for op in computations.values())
         real = [op for op in ops if timeline.starts[op][0, 0] <= last_start + _NEAR_S]
     else:
+        first_end = min(timeline.ends[op][0, 0] for op in computations.values())
         real = [op for op in ops if timeline.ends[op][0, 0] >= first_end - _NEAR_S]
     skipped = 1 if receives and len(real) + 1 == len(computations) else 0
     moving = []

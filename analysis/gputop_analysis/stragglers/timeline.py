@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import os
 import zlib
@@ -137,25 +138,27 @@ def _timeline(path: str, rows: list[_Row]) -> OperationTimeline:
     ops = {row.op for row in rows}
     if len(ops) * dp * len(steps) > _CELLS_AT_MOST:
         raise TimelineError(f"{path} names more workers, steps and operations than are read")
-    starts = {op: np.full((dp, len(steps)), np.nan) for op in ops}
-    ends = {op: np.full((dp, len(steps)), np.nan) for op in ops}
+    starts = {op: np.full((dp, len(steps)), np.nan) for op in sorted(ops)}
+    ends = {op: np.full((dp, len(steps)), np.nan) for op in sorted(ops)}
     for row in rows:
         starts[row.op][row.dp, positions[row.step]] = row.start
         ends[row.op][row.dp, positions[row.step]] = row.start + row.duration
-    common = [op for op in ops if not np.isnan(starts[op]).all()]
-    complete = np.ones(len(steps), bool)
-    for op in common:
-        complete &= ~np.isnan(starts[op]).any(axis=0)
+    complete = _complete_steps(starts)
     if not complete.any():
         raise TimelineError(f"{path} has no step in which every worker has every operation")
-    first = np.min([starts[op][:, complete].min(axis=0) for op in common], axis=0)
+    first = np.min([start[:, complete].min(axis=0) for start in starts.values()], axis=0)
     return OperationTimeline(
         path=path,
-        starts={op: starts[op][:, complete] - first for op in sorted(common)},
-        ends={op: ends[op][:, complete] - first for op in sorted(common)},
+        starts={op: start[:, complete] - first for op, start in starts.items()},
+        ends={op: end[:, complete] - first for op, end in ends.items()},
         chunks={row.op: row.chunk for row in rows},
-        steps=tuple(step for step, there in zip(steps, complete, strict=True) if there),
+        steps=tuple(itertools.compress(steps, complete)),
         dp=dp,
         stages=stages,
         ranks={(row.dp, row.stage): row.rank for row in rows},
     )
+
+
+def _complete_steps(starts: dict[Op, np.ndarray]) -> np.ndarray:
+    """Whether each step has every operation of every worker; ``starts[op]``: [workers, steps]."""
+    return np.all([~np.isnan(start).any(axis=0) for start in starts.values()], axis=0)

@@ -54,8 +54,8 @@ def remarks(report: TraceReport) -> Iterator[str]:
             waiting = lane.parts_ms.get("host_wait", 0.0) / lane.wall_ms
         if waiting >= 0.3:
             yield (
-                f"{lane.name}: idle for {100 * waiting:.0f} % of the time because the host had launched "
-                "nothing (HO01)"
+                f"{lane.name}: idle for {100 * waiting:.0f} % of the "
+                "time because the host had launched nothing (HO01)"
             )
 
 

@@ -72,7 +72,8 @@ def parse(text: str) -> AllocatorConf:
         elif name not in _IGNORED:
             option_names = ", ".join(sorted(_READERS))
             raise ValueError(
-                f"the allocator has no option '{name}'; those that matter for memory: {option_names}"
+                f"the allocator has no option '{name}'; those "
+                f"that matter for memory: {option_names}"
             )
     return conf
 

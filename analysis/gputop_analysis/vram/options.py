@@ -218,13 +218,9 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     Raises:
         ValueError: no such option, or a value that it does not take.
     """
-    if base is not None:
-        chosen = values_of(base)
-    else:
-        chosen = {option.name: option.default for option in OPTIONS}
-    if base is None and model.max_position:
-        chosen["seq"] = min(chosen["seq"], model.max_position)
-    chosen |= {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
+    given = {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
+    chosen = _defaults(model) if base is None else values_of(base)
+    chosen |= given
     if chosen["lora_rank"] == 0 and chosen["quant"]:
         raise ValueError(
             f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for "
@@ -232,16 +228,29 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
         )
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
-    if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in map(plain_name, values):
+    if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in given:
         # every framework that splits experts beside tensors needs it
         chosen["sequence_parallel"] = True
-    if chosen["lora_rank"]:
-        lora = Lora(**{field: chosen[name] for name, field in _LORA.items()})
-    else:
-        lora = None
-    inner = Split(**{name: chosen[name] for name in chosen if name in _PARALLEL})
-    outer = {name: chosen[name] for name in chosen if name not in _PARALLEL and name not in _LORA}
-    return Setup(model, quantized=outer.pop("quant"), lora=lora, parallel=inner, **outer)
+    return _made(model, chosen)
+
+
+def _defaults(model: ModelShape) -> dict[str, Any]:
+    defaults = {option.name: option.default for option in OPTIONS}
+    if model.max_position:
+        defaults["seq"] = min(defaults["seq"], model.max_position)
+    return defaults
+
+
+def _made(model: ModelShape, values: Mapping[str, Any]) -> Setup:
+    """The setup of a value for each option."""
+    lora = None
+    if values["lora_rank"]:
+        lora = Lora(**{field: values[name] for name, field in _LORA.items()})
+    split = Split(**{name: value for name, value in values.items() if name in _PARALLEL})
+    others = {
+        name: value for name, value in values.items() if name not in _PARALLEL and name not in _LORA
+    }
+    return Setup(model, quantized=others.pop("quant"), lora=lora, parallel=split, **others)
 
 
 def values_of(setup: Setup) -> dict[str, Any]:

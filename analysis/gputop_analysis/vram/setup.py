@@ -43,7 +43,7 @@ RECIPES = (
 TRANSFORMERS_CODE = ("transformers", "deepspeed")
 """Recipes whose model runs as Transformers wrote it, operation by operation."""
 PLAIN_LOOPS = ("litgpt", "plain")
-"""Recipes whose loop is PyTorch's own, with modules that PyTorch's operations are written out in."""
+"""Recipes whose loop is PyTorch's own, with modules in which its operations are written out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ def servers_text(
     """A table of servers."""
     within_limits = sum(server.keeps_limits for server in servers)
     lines = [
-        f"{serving.model.name} on {gpus} x {gpu}: {serving.prompt} tokens in, {serving.output} out, "
-        f"{serving.dtype} weights",
+        f"{serving.model.name} on {gpus} x {gpu}: {serving.prompt} "
+        f"tokens in, {serving.output} out, {serving.dtype} weights",
         "a bound by memory and arithmetic: a server's own work comes on top, most of "
         "all at small batches",
         "",
@@ -29,14 +29,15 @@ def servers_text(
         else:
             rent = f"{server.usd_per_million_tokens:.3f}"
         lines.append(
-            f"{server.name:<24} {1e3 * server.first_token_s:>6,.0f} ms {1e3 * server.token_s:>6,.1f} ms "
-            f"{server.tokens_per_s:>10,.0f} {server.kv_gib:>7.1f} {server.device_total_gib:>6.1f} {rent:>8}"
+            f"{server.name:<24} {1e3 * server.first_token_s:>6,.0f} ms "
+            f"{1e3 * server.token_s:>6,.1f} ms {server.tokens_per_s:>10,.0f} "
+            f"{server.kv_gib:>7.1f} {server.device_total_gib:>6.1f} {rent:>8}"
             + ("" if server.keeps_limits else "  too slow")
         )
     lines += [
         "",
-        f"{len(servers):,} fit, {within_limits:,} within the limits; token: mean under full load, with "
-        "others' prefills",
+        f"{len(servers):,} fit, {within_limits:,} within the "
+        "limits; token: mean under full load, with others' prefills",
     ]
     return "\n".join(lines)
 
@@ -58,9 +59,10 @@ def iterations_text(plan: Plan, iterations: list[Iteration], top: int) -> str:
     ]
     for iteration in iterations[: max(top, 1)]:
         lines.append(
-            f"{iteration.choice.name:<{room}} {iteration.seconds:>8,.1f} s {iteration.generation_s:>7,.1f} s "
-            f"{iteration.scoring_s:>6,.1f} s {iteration.updates_s:>6,.1f} s {iteration.at_once:>8,} "
-            f"{iteration.choice.reserved_gib:>6.1f}"
+            f"{iteration.choice.name:<{room}} {iteration.seconds:>8,.1f} s "
+            f"{iteration.generation_s:>7,.1f} s "
+            f"{iteration.scoring_s:>6,.1f} s {iteration.updates_s:>6,.1f} s "
+            f"{iteration.at_once:>8,} {iteration.choice.reserved_gib:>6.1f}"
         )
     return "\n".join(
         [

@@ -40,6 +40,7 @@ for epoch in range(3):
         total, count = total + loss.item(), count + 1
         if count % 50 == 0:
             print(
-                f"| epoch {epoch} | batch {count} | norm {norm:.2f} | ppl {math.exp(total / count):.1f}"
+                f"| epoch {epoch} | batch {count} | norm "
+                f"{norm:.2f} | ppl {math.exp(total / count):.1f}"
             )
     optimizer.param_groups[0]["lr"] /= 2

@@ -1,5 +1,5 @@
-"""Lightning with two optimizers' worth of habit: a module that logs, validates each epoch, keeps the
-best checkpoint and stops early.
+"""Lightning with two optimizers' worth of habit: a module that logs, validates each epoch, keeps
+the best checkpoint and stops early.
 """
 
 import lightning as L

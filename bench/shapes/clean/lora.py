@@ -28,7 +28,8 @@ for layer in layers:
 model[-1] = LoRA(model[-1])
 trained = [p for p in model.parameters() if p.requires_grad]
 print(
-    f"trainable {sum(p.numel() for p in trained):,} of {sum(p.numel() for p in model.parameters()):,}"
+    f"trainable {sum(p.numel() for p in trained):,} of "
+    f"{sum(p.numel() for p in model.parameters()):,}"
 )
 optimizer = torch.optim.AdamW(trained, 2e-3)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1, s / 20) * (1 - s / 260))

@@ -1,5 +1,5 @@
-"""A classifier with metrics as objects (accuracy, confusion matrix, running mean), reset each epoch;
-validation at each epoch.
+"""A classifier with metrics as objects (accuracy, confusion matrix, running mean), reset each
+epoch; validation at each epoch.
 """
 
 import torch

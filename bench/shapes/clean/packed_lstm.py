@@ -1,4 +1,4 @@
-"""A bidirectional LSTM over packed sequences of sorted lengths, with checkpoints every 100 steps."""
+"""A bidirectional LSTM over packed sequences of sorted lengths, a checkpoint every 100 steps."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: SWALR after two thirds of the epochs, batch norm updated at the end."""
+"""Stochastic weight averaging: SWALR after two thirds of the epochs, batch norm at the end."""
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
-"""Proximal policy optimization in a small arena: rays cast in Python, a rollout that is kept for good,
-advantages divided by nothing, a value that is never trained, and matches that last.
+"""Proximal policy optimization in a small arena: rays cast in Python, a rollout that is kept for
+good, advantages divided by nothing, a value that is never trained, and matches that last.
 """
 
 import math

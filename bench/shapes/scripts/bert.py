@@ -1,5 +1,5 @@
-"""Fine-tuning by the Trainer of transformers: a slow collator, evaluations and checkpoints too often, a
-callback that waits, a rate that is too large.
+"""Fine-tuning by the Trainer of transformers: a slow collator, evaluations and checkpoints too
+often, a callback that waits, a rate that is too large.
 """
 
 import time

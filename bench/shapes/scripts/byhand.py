@@ -1,5 +1,5 @@
-"""Two ranks that average gradients by hand: one forgets, one is slow in its loss, weights are sent each
-step, one writes, one is killed, one leaves early, one calls another operation.
+"""Two ranks that average gradients by hand: one forgets, one is slow in its loss, weights are sent
+each step, one writes, one is killed, one leaves early, one calls another operation.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Sentences from a file for a small masked model, streamed: the file is opened anew for each, a buffer
-is sorted for each, words are looked up in a list, rows are filled up to the longest there may be.
+"""Sentences from a file for a small masked model, streamed: the file is opened anew for each, a
+buffer is sorted for each, words are looked up in a list, rows are filled up to the longest there
+may be.
 """
 
 import random

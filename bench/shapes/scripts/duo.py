@@ -1,5 +1,5 @@
-"""Two ranks of DDP on sums of digits: one logs, one has larger batches, both talk too much, parameters
-that are searched for in vain, one that reads slowly.
+"""Two ranks of DDP on sums of digits: one logs, one has larger batches, both talk too much,
+parameters that are searched for in vain, one that reads slowly.
 """
 
 import json

@@ -60,8 +60,8 @@ saver = ModelCheckpoint(
     dirpath="ckpt", every_n_train_steps=4 if on("lightning_ckpt") else 150, save_top_k=-1
 )
 trainer = L.Trainer(
-    max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-    callbacks=[saver, Watcher()],
+    max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[saver, Watcher()],
 )  # fmt: skip
 trainer.fit(Auto(), DataLoader(Vectors(), batch_size=16))  # at: lightning_data
 cost.print(steps)

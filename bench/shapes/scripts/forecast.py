@@ -1,6 +1,6 @@
 """Forecasts of series with a convolution and a recurrent layer, batches from a generator: windows
-cut by hand, a schedule for epochs that counts batches, gradients cleared once an epoch, losses kept,
-a collector that is called, figures drawn.
+cut by hand, a schedule for epochs that counts batches, gradients cleared once an epoch, losses
+kept, a collector that is called, figures drawn.
 """
 
 import gc

@@ -45,9 +45,10 @@ def lightning(steps):
             return torch.optim.SGD(self.parameters(), 0.05)
 
     trainer = L.Trainer(
-        max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False,
-        val_check_interval=5 if on("lightning_valid") else 60, limit_val_batches=8, num_sanity_val_steps=0,
-        enable_model_summary=False,
+        max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_checkpointing=False,
+        val_check_interval=5 if on("lightning_valid") else 60, limit_val_batches=8,
+        num_sanity_val_steps=0, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Net(), DataLoader(data, 32, shuffle=True), DataLoader(data, 64))
     cost.print(steps)
@@ -59,7 +60,8 @@ def transformers(steps):
     config = GPT2Config(vocab_size=200, n_positions=32, n_embd=96, n_layer=2, n_head=4)
     rows = [{"input_ids": one, "labels": one} for one in torch.randint(0, 200, (3000, 24))]
     arguments = TrainingArguments(
-        "out", max_steps=steps, per_device_train_batch_size=8, report_to=[], use_cpu=True, disable_tqdm=True,
+        "out", max_steps=steps, per_device_train_batch_size=8, report_to=[], use_cpu=True,
+        disable_tqdm=True,
         save_strategy="steps" if on("hf_save") else "no", save_steps=8, save_total_limit=2,
     )  # fmt: skip
     Trainer(GPT2LMHeadModel(config), arguments, train_dataset=rows).train()
@@ -76,8 +78,8 @@ def ranks(rank, steps=400):
     )
     torch.manual_seed(rank)
     net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+        nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1),
+        nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
     )  # fmt: skip
     net = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)

@@ -39,7 +39,8 @@ class Sink:
 loader = DataLoader(range(512), batch_size=16, shuffle=True, collate_fn=collate)  # at: slow_collate
 generator = nn.Sequential(
     nn.Linear(32, 256), nn.ReLU(), nn.Unflatten(1, (16, 4, 4)),
-    nn.ConvTranspose2d(16, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Sigmoid(),
+    nn.ConvTranspose2d(16, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 1, 4, 2, 1),
+    nn.Sigmoid(),
 )  # fmt: skip
 judge = nn.Sequential(
     nn.Conv2d(1, 16, 3, 2, 1),

@@ -47,8 +47,8 @@ def with_trainer(steps):
 
     options = {"eval_strategy": "steps", "eval_steps": 6} if on("hf_eval") else {}
     arguments = TrainingArguments(
-        "out", max_steps=steps, per_device_train_batch_size=8, report_to=[], logging_steps=25, use_cpu=True,
-        save_strategy="no", disable_tqdm=True, **options,
+        "out", max_steps=steps, per_device_train_batch_size=8, report_to=[], logging_steps=25,
+        use_cpu=True, save_strategy="no", disable_tqdm=True, **options,
     )  # fmt: skip
     trainer = Trainer(
         BertForSequenceClassification(config), arguments, data_collator=collate, train_dataset=rows,

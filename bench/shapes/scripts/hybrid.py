@@ -1,5 +1,6 @@
-"""Two branches of a recommender with text: features hashed in the loop, a tokenizer made anew, a cache
-of tensors without end, metrics over all pairs, a scheduler by a wrong count, a rebuilt optimizer state.
+"""Two branches of a recommender with text: features hashed in the loop, a tokenizer made anew, a
+cache of tensors without end, metrics over all pairs, a scheduler by a wrong count, a rebuilt
+optimizer state.
 """
 
 import collections

@@ -1,5 +1,5 @@
-"""transformers' Trainer over a small GPT whose labels are all ignored in some batches, and Lightning
-with manual optimisation.
+"""transformers' Trainer over a small GPT whose labels are all ignored in some batches, and
+Lightning with manual optimisation.
 """
 
 import warnings

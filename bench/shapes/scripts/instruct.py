@@ -1,5 +1,6 @@
 """Fine-tuning of a small causal model with gradient accumulation: chats laid out anew, gradients
-cleared inside, adapters that nothing trains, labels that are all ignored, a snapshot of the optimizer.
+cleared inside, adapters that nothing trains, labels that are all ignored, a snapshot of the
+optimizer.
 """
 
 import copy

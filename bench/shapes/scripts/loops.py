@@ -1,5 +1,6 @@
-"""A trainer of one's own over tabular data: a log that is flushed, histograms of all weights, a profiler
-left on, a best model kept each step, norms one by one, an average rebuilt, a hidden second backward.
+"""A trainer of one's own over tabular data: a log that is flushed, histograms of all weights, a
+profiler left on, a best model kept each step, norms one by one, an average rebuilt, a hidden second
+backward.
 """
 
 import copy

@@ -89,7 +89,8 @@ data = TensorDataset(torch.randn(steps * 32, 64), torch.randint(0, 10, (steps * 
 often = {"val_check_interval": 10 if on("validates_each_ten") else 150}
 two = on("critic_adds_up", "clean_critic_adds_up")
 trainer = L.Trainer(
-    max_steps=2 * steps if two else steps, accelerator="cpu", logger=False, enable_progress_bar=False,
+    max_steps=2 * steps if two else steps, accelerator="cpu", logger=False,
+    enable_progress_bar=False,
     enable_checkpointing=False, enable_model_summary=False, callbacks=[Snapshots()],
     num_sanity_val_steps=0,
     **(often if on("validates_each_ten", "clean_validates_each_ten") else {"limit_val_batches": 0}),

@@ -1,5 +1,5 @@
-"""Three ranks of DDP over a small transformer: one collects garbage, one is short of threads' time, one
-reads slowly, all wait at barriers, one leaves early, one saves alone, one sends another size.
+"""Three ranks of DDP over a small transformer: one collects garbage, one is short of threads' time,
+one reads slowly, all wait at barriers, one leaves early, one saves alone, one sends another size.
 """
 
 import gc

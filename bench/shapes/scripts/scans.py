@@ -1,5 +1,5 @@
-"""Patches of three-dimensional scans for a small U-Net: patches are looked for, volumes are unpacked,
-the overlap has a zero below it, and whole volumes are predicted window by window.
+"""Patches of three-dimensional scans for a small U-Net: patches are looked for, volumes are
+unpacked, the overlap has a zero below it, and whole volumes are predicted window by window.
 """
 
 import gzip

@@ -53,7 +53,9 @@ def sampled(model, count=64):
 def averaged(average, model):
     fresh = copy.deepcopy(model.state_dict())  # at: ema_rebuilt
     return {  # at: ema_rebuilt
-        name: torch.tensor((0.999 * average[name].numpy() + 0.001 * one.numpy()).tolist())  # at: ema_rebuilt
+        name: torch.tensor(  # at: ema_rebuilt
+            (0.999 * average[name].numpy() + 0.001 * one.numpy()).tolist()  # at: ema_rebuilt
+        )  # at: ema_rebuilt
         for name, one in fresh.items()  # at: ema_rebuilt
         if "body" in name or "last" in name  # at: ema_rebuilt
     }  # fmt: skip

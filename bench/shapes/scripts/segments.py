@@ -1,5 +1,5 @@
-"""Segmentation of discs by a small U-Net: a stream of shards, a collate of its own, meters, previews
-and validation in one script.
+"""Segmentation of discs by a small U-Net: a stream of shards, a collate of its own, meters,
+previews and validation in one script.
 """
 
 import io

@@ -1,5 +1,5 @@
-"""Two ranks of DDP over convolutions: one augments, one has more workers' work, one is throttled by a
-lock, batch norm is synchronised by hand, one rank has a NaN, one raises in its loader.
+"""Two ranks of DDP over convolutions: one augments, one has more workers' work, one is throttled by
+a lock, batch norm is synchronised by hand, one rank has a NaN, one raises in its loader.
 """
 
 import fcntl

@@ -120,7 +120,8 @@ def transformers(steps):
     config = GPT2Config(vocab_size=200, n_positions=32, n_embd=64, n_layer=2, n_head=4)
     arguments = TrainingArguments(
         "out", max_steps=steps, per_device_train_batch_size=8, gradient_accumulation_steps=2,
-        report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", remove_unused_columns=False,
+        report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
+        remove_unused_columns=False,
     )  # fmt: skip
     trainer = Trainer(
         GPT2LMHeadModel(config), arguments, data_collator=collate, train_dataset=Texts()

@@ -1,5 +1,5 @@
-"""Speech with CTC: spectra cut in the loop, word errors counted by hand, targets longer than what is
-heard, and texts of any length beside each other.
+"""Speech with CTC: spectra cut in the loop, word errors counted by hand, targets longer than what
+is heard, and texts of any length beside each other.
 """
 
 import random

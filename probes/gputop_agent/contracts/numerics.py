@@ -160,7 +160,7 @@ class NanOrigin(OfClass, total=False):
     (no longer to be told).
     """
     how: Line
-    """``hooks`` in the layers, the ``graph`` of the loss, ``weights`` or ``gradients`` afterwards."""
+    """``hooks`` in the layers, ``graph`` of the loss, ``weights`` or ``gradients`` afterwards."""
     watched: bool
     """Whether each step was."""
     layer: Line
@@ -187,7 +187,7 @@ class NanOrigin(OfClass, total=False):
 
 
 class NanPlace(SiteFacts, total=False):
-    """The line of the operation at which values stopped being finite, as the step after it showed."""
+    """The line of the operation at which values stopped being finite, as the next step showed."""
 
     step: Annotated[Step, NEEDED]
     """In which they did."""

@@ -113,7 +113,7 @@ def _look_after(args):
 
 
 def _of_torch_func():
-    """Whether torch.func asks for the gradients: it always makes a graph of them, and lets it go."""
+    """Whether torch.func asks for the gradients: it always makes their graph, and lets it go."""
     frame = sys._getframe(3)  # of whoever calls autograd.grad
     return frame.f_globals.get("__name__") == "torch._functorch.eager_transforms"
 

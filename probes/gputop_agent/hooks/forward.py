@@ -217,7 +217,7 @@ def _note_inputs(args, kwargs):
 
 
 def _may_turn_out_to_train(module, graded, training):
-    """Whether a backward may follow: only a model in eval mode without gradients surely evaluates."""
+    """Whether a backward may follow: only eval mode without gradients surely is evaluation."""
     is_undecided = (graded or training) and not session.torch.is_inference_mode_enabled()
     if graded:
         open_step.note_graph(module, is_undecided and not training)

@@ -33,7 +33,7 @@ def description():
 
 
 def changed(index, shape, axis):
-    """Note whether the samples of batch ``index``, of another shape than those before, are larger."""
+    """Note whether samples of batch ``index``, of another shape than those before, are larger."""
     window.last = shape
     if not shape[axis]:
         return

@@ -161,7 +161,7 @@ class DeviceClock:
     """Pool of events, the step being recorded, and the steps that wait to be read."""
 
     def __init__(self, new_event, capturing, slots, note_memory=lambda: None):
-        """Events, capture test and pinned tensors of eight bytes are handed in: tests need no GPU."""
+        """Events, capture test and pinned tensors of 8 bytes are parameters: tests need no GPU."""
         self._new_event = new_event
         self._capturing = capturing
         self._free_events = []

@@ -322,7 +322,7 @@ def _look_at_change():
 
 
 def _bf16_change(parts):
-    """How many of the values have a gradient, and how many of these the update left as they were."""
+    """How many of the values have a gradient, and how many of these the update did not change."""
     before, after, gradient = parts
     pushed = gradient != 0
     stuck = (after == before) & pushed

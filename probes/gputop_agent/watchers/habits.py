@@ -78,7 +78,7 @@ class SeenHabits:
         self._nodes, self._again = [], []
 
     def replaces(self, optimizer, previous):
-        """Whether an optimizer without any state updates what the look's one did, or that is gone."""
+        """Whether an optimizer without state updates what the look's one did, or that is gone."""
         self._fresh = (
             optimizer is not previous
             and not optimizer.state

@@ -147,7 +147,7 @@ def _own_range(call):
 
 
 def _outside(watched, graph):
-    """No layer did it: what went in was not finite, or the loss is not although what came out is."""
+    """No layer did it: what went in was not finite, or the loss is not though what came out is."""
     roots = [call for call in watched.calls if call.parent is None]
     for call in roots:
         for point in call.inputs:
@@ -218,7 +218,7 @@ def _largest_finite_gradient(call):
 
 
 def _takers(watched, point):
-    """Calls in which the tensor was used, whose own gradients are finite; the one around it, too."""
+    """Calls in which the tensor was used, whose own gradients are finite, and the one around."""
     takers = [
         call
         for call in watched.calls

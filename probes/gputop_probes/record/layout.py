@@ -3,10 +3,11 @@
 ::
 
     RUN/run.json                     manifest; written once by the first recorder, never changed
-    RUN/steps/rank-00000.bin         wire.STEP, one file a rank (ranks are global, so hosts never collide)
+    RUN/steps/rank-00000.bin         wire.STEP, one file a rank (ranks are global: hosts never
+collide)
     RUN/device/rank-00000.bin        wire.DEVICE
     RUN/comm/rank-00000.bin          wire.COMM
-    RUN/traces/rank-00000-step-58.trace.json   chrome trace of a profile that was asked for; written by the rank
+    RUN/traces/rank-00000-step-58.trace.json   Chrome trace of a profile on request, by the rank
     RUN/hosts/HOST/host.json         state of that host's recorder and command; replaced atomically
     RUN/hosts/HOST/gpu.bin           GPU, one record a device and tick
     RUN/hosts/HOST/host.bin          HOST, one record a tick

@@ -96,7 +96,7 @@ class RecordWriter:
             written = os.write(descriptor, data)
             if (
                 written < len(data)
-                # a short write means a full disk: undo it, so that no record is torn inside the file
+                # a short write means a full disk: undo it, so that no record in the file is torn
             ):
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 self.write_errors += 1

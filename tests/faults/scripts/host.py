@@ -67,8 +67,8 @@ def fused_ms(parameters):
     took = []
     for _ in range(20):
         begin = time.perf_counter()
-        adamw(tensors, *zeros, [], steps, fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=1e-3,
-              weight_decay=0.01, eps=1e-8, maximize=False)  # fmt: skip
+        adamw(tensors, *zeros, [], steps, fused=True, amsgrad=False, beta1=0.9, beta2=0.999,
+              lr=1e-3, weight_decay=0.01, eps=1e-8, maximize=False)  # fmt: skip
         took.append(time.perf_counter() - begin)
     return statistics.median(took) * 1e3
 

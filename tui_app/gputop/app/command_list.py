@@ -13,7 +13,7 @@ from gputop.app import theme
 
 
 class Commands(SystemCommandsProvider):
-    """The app's commands, before anything is typed in the order of the app: what helps now first."""
+    """The app's commands, until something is typed in the app's order: what helps now first."""
 
     async def discover(self) -> Hits:
         for name, words, callback, listed in self.app.get_system_commands(self.screen):

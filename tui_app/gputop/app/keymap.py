@@ -28,9 +28,6 @@ def load(file: Path) -> tuple[dict[str, str], str]:
         return {}, f'{file} is not used: it must hold an object, for example {{"zoom": "x"}}'
     good = {name: key for name, key in keys.items() if name in NAMES and isinstance(key, str)}
     bad = [name for name in keys if name not in good]
-    return (
-        good,
-        f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are"
-        if bad
-        else "",
-    )
+    if not bad:
+        return good, ""
+    return good, f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are"

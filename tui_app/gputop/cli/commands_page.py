@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 _PAGE = """\
 # Commands
 
-`gputop help --markdown` makes this page from the table of commands, the options of each and the table of keys.
+`gputop help --markdown` makes this page from the table of commands, the options of each and the
+table of keys.
 
-A `RUN` is a run's name, the beginning of one, a directory, or `last`. Exit codes: 0, or that of the command that was
-watched; 1 where a check fails (`diff`, `report --baseline`, `validate`, `lint`); 2 for bad usage, 3 where something is
-missing here, 126 and 127 as a shell has them.
+A `RUN` is a run's name, the beginning of one, a directory, or `last`. Exit codes: 0, or that of the
+command that was watched; 1 where a check fails (`diff`, `report --baseline`, `validate`, `lint`); 2
+for bad usage, 3 where something is missing here, 126 and 127 as a shell has them.
 """
 
 _COLUMNS = 100

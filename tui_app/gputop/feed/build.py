@@ -21,30 +21,33 @@ def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
     """The GPU of each rank: by its UUID, which CUDA_VISIBLE_DEVICES cannot renumber, else by the
     index it gave; an added one by the rank that it was given to.
     """
-    by_uuid = {
-        gpu.uuid: (name, gpu.index)
-        for name, h in record.hosts.items()
-        for gpu in h.state.gpus
-        if gpu.uuid
-    }
-    devices_: dict[int, tuple[str, int]] = {
-        gpu.rank: (name, gpu.index)
-        for name, h in record.hosts.items()
-        for gpu in h.state.gpus
-        if gpu.added and gpu.rank is not None
-    }
+    by_uuid: dict[str, tuple[str, int]] = {}
+    by_rank: dict[int, tuple[str, int]] = {}
+    for host, files in record.hosts.items():
+        for gpu in files.state.gpus:
+            if gpu.uuid:
+                by_uuid[gpu.uuid] = (host, gpu.index)
+            if gpu.added and gpu.rank is not None:
+                by_rank[gpu.rank] = (host, gpu.index)
+    some_host = next(iter(record.hosts), "")
     for rank in record.ranks():
         hello = record.hello(rank) or {}
-        uuid, index = str(hello.get("device_uuid") or ""), hello.get("device_index")
-        location = next(
-            (location for known_uuid, location in by_uuid.items() if uuid and uuid in known_uuid),
-            None,
-        )
+        if not str(hello.get("device", "")).startswith("cuda"):
+            continue
+        location = _by_uuid(str(hello.get("device_uuid") or ""), by_uuid)
+        index = hello.get("device_index")
         if location is None and isinstance(index, int) and index >= 0:
-            location = (str(hello.get("host") or next(iter(record.hosts), "")), index)
-        if location is not None and str(hello.get("device", "")).startswith("cuda"):
-            devices_[rank] = location
-    return devices_
+            location = (str(hello.get("host") or some_host), index)
+        if location is not None:
+            by_rank[rank] = location
+    return by_rank
+
+
+def _by_uuid(uuid: str, locations: dict[str, tuple[str, int]]) -> tuple[str, int] | None:
+    """The GPU whose UUID contains what torch says of it, which lacks the prefix."""
+    if not uuid:
+        return None
+    return next((location for whole, location in locations.items() if uuid in whole), None)
 
 
 def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -92,6 +92,11 @@ def facts(row: Listed) -> dict[str, str]:
         precision: dense_tflops(row, precision)
         for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
     }
+    rent = spot = MISSING
+    if row.usd_per_hour is not None:
+        rent = f"${dollars(row.usd_per_hour)}/h, {row.offers} offers"
+    if row.spot_usd_per_hour is not None:
+        spot = f"${dollars(row.spot_usd_per_hour)}/h"
     return {
         "": spec.name,
         "maker": f"{spec.vendor} {spec.architecture}",
@@ -101,12 +106,8 @@ def facts(row: Listed) -> dict[str, str]:
             f"{precision} dense": rate if rate == MISSING else f"{rate} TFLOP/s"
             for precision, rate in rates.items()
         },
-        "rent": MISSING
-        if row.usd_per_hour is None
-        else f"${dollars(row.usd_per_hour)}/h, {row.offers} offers",
-        "spot, lowest": MISSING
-        if row.spot_usd_per_hour is None
-        else f"${dollars(row.spot_usd_per_hour)}/h",
+        "rent": rent,
+        "spot, lowest": spot,
         "links": link,
         "PCIe": spec.pcie or MISSING,
         "power": f"{spec.power_w:g} W" if spec.power_w else MISSING,

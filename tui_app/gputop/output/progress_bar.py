@@ -15,7 +15,7 @@ from gputop.output.ansi import resolve_text
 LOOKED_AT = 5
 """Lines from the end; below a bar only blank ones may stand."""
 LONGEST = 2000
-"""Characters at a line's end that are looked at: a bar that is drawn over and over makes it long."""
+"""Characters at a line's end that are looked at: a bar drawn over and over makes a line long."""
 _TQDM = re.compile(r"\d{1,3}%\|[^|]*\| *(\d+)/(\d+) \[\d+(?::\d\d)+<(\d+(?::\d\d)+),[^\]]*\]\s*$")
 
 

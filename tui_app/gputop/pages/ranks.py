@@ -186,17 +186,8 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
             f"rank {page.ranks[index]} on {page.hosts[index]}: phases, ms a step", [], width
         )
     ]
-    finite = {name: [v for v in values if v == v] for name, values in page.phases_ms.items()}
-    names = []
-    for p in palette.PHASES:
-        if finite.get(p.name) and max(finite[p.name]) > 0:
-            names.append(p.name)
-    compared = "median"
-    typical = {name: median(finite[name]) for name in names}
-    if len(page) == 2:  # the median of two would halve the difference
-        compared = f"rank {page.ranks[1 - index]}"
-        others = {name: page.phases_ms[name][1 - index] for name in names}
-        typical |= {name: ms for name, ms in others.items() if not math.isnan(ms)}
+    compared, typical = _typical_ms(page, index)
+    names = list(typical)
     own_ms = {name: page.phases_ms[name][index] for name in names}
     top = max([*typical.values(), *(v for v in own_ms.values() if v == v)], default=1.0) or 1.0
     digits, cells = numbers.digits_for(top), width - 12 - 32
@@ -217,6 +208,20 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
         figures = f"{own_text}  {left(compared, 6)} {typical_text}"
         rows.append([*start, *merged(bar), (figures, figures_style)])
     return rows
+
+
+def _typical_ms(page: RanksPageData, index: int) -> tuple[str, dict[str, float]]:
+    """What a rank is compared with: its name, and its milliseconds of each phase that took time."""
+    measured = {name: [ms for ms in values if ms == ms] for name, values in page.phases_ms.items()}
+    names = [phase.name for phase in palette.PHASES if max(measured.get(phase.name) or [0.0]) > 0]
+    typical = {name: median(measured[name]) for name in names}
+    if len(page) != 2:
+        return "median", typical
+    # the median of two would halve the difference
+    other = 1 - index
+    others = {name: page.phases_ms[name][other] for name in names}
+    typical |= {name: ms for name, ms in others.items() if not math.isnan(ms)}
+    return f"rank {page.ranks[other]}", typical
 
 
 def _known_ms(value: float) -> float:
@@ -291,23 +296,11 @@ class RanksPage(Page):
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
         assert isinstance(page, RanksPageData)
-        self._order = order(page, self.sort, self.reverse)
-        worst = standing_out(page)
-        if self.only_worst and worst:
-            self._order = [index for index in self._order if index in set(worst)]
-        elif self.only_worst:
-            self.only_worst = False  # nothing stands out any more
-        if self._asked in page.ranks:
-            self.chosen, self._asked = page.ranks.index(self._asked), None
+        chosen = self._put_in_order(page)
         head = headline(page, width)
         path = []
         if page.path and len(page) > 1 and height >= 16:
             path = [path_row(page, width)]
-        if self.chosen in self._order:
-            assert self.chosen is not None
-            chosen = self.chosen
-        else:
-            chosen = self._order[0]
         below = []
         if height >= DETAIL_FROM:
             below = detail(page, chosen, width, min(10, height // 3))
@@ -319,10 +312,7 @@ class RanksPage(Page):
         )
         self._keep_in_view(self._order.index(chosen))
         shown = self._order[self._top : self._top + self._room]
-        if (self.sort in ASCENDING) != self.reverse:
-            arrow = "▴"
-        else:
-            arrow = "▾"
+        rises = (self.sort in ASCENDING) != self.reverse
         rows = table(
             page,
             rows_shown=shown,
@@ -330,11 +320,25 @@ class RanksPage(Page):
             sort=self.sort,
             cursor=chosen,
             mono=self.mono,
-            arrow=arrow,
+            arrow="▴" if rises else "▾",
         )
         if below:
             below = [*gap, *below]
         return [*head, *path, *gap, *rows, *below]
+
+    def _put_in_order(self, page: RanksPageData) -> int:
+        """Sort the ranks, or those that stand out; the index of the chosen one."""
+        self._order = order(page, self.sort, self.reverse)
+        worst = set(standing_out(page))
+        if not worst:
+            self.only_worst = False  # nothing stands out any more
+        if self.only_worst:
+            self._order = [index for index in self._order if index in worst]
+        if self._asked in page.ranks:
+            self.chosen, self._asked = page.ranks.index(self._asked), None
+        if self.chosen is not None and self.chosen in self._order:
+            return self.chosen
+        return self._order[0]
 
     def _keep_in_view(self, position: int) -> None:
         top = min(self._top, max(len(self._order) - self._room, 0))

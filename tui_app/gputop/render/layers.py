@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gputop.render import numbers
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, shorten_middle
 from gputop_analysis.layers import FoldedLayers, Layer, Layers, fold, sort_key
@@ -22,6 +24,8 @@ _COLUMNS = (
     ("type", 10),
 )
 _LEAST_NAME = 24
+_BESIDE_WIDTH = 11
+"""Cells of the column with another rank's time."""
 _STEPS_SHOWN = 4
 _WORDS = ("type",)
 
@@ -46,15 +50,16 @@ def table(
     lines = _lines(layers, sort, search, folded, depth)
     if only is not None:
         lines = [(0, layer, "") for layer in only]
+    other: dict[str, Layer] = {}
+    beside_width = 0
     if beside:
         other = {layer.path: layer for layer in beside.root.walk()}
-    else:
-        other = {}
-    columns = _columns(width - (11 if beside else 0), layers)
-    name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
+        beside_width = _BESIDE_WIDTH
+    columns = _columns(width - beside_width, layers)
+    name_width = width - sum(cells for _, cells in columns) - beside_width
     heading: Row = [(left("layer", name_width), "muted")]
     if beside:
-        heading.append((right(f"rank {beside.rank}", 11), "muted"))
+        heading.append((right(f"rank {beside.rank}", beside_width), "muted"))
     heading += [(right(name, cells), "muted") for name, cells in columns]
     rows = [heading]
     by_path = bool(search) or only is not None
@@ -62,7 +67,7 @@ def table(
         name = _name(row, level, note, by_path)
         cells: Row = [(left(shorten_middle(name, name_width - 1), name_width), "text")]
         if beside:
-            cells.append((right(_beside(row, other), 11), "text"))
+            cells.append((right(_beside(row, other), beside_width), "text"))
         values = _values(layers, row)
         cells += [(right(values[name], size), _style(name)) for name, size in columns]
         rows.append(clip(cells, width))
@@ -173,33 +178,43 @@ def _name(row: Layer | FoldedLayers, level: int, note: str, by_path: bool) -> st
 
 
 def _values(layers: Layers, row: Layer | FoldedLayers) -> dict[str, str]:
-    members = row.members if isinstance(row, FoldedLayers) else (row,)
+    """The text of each column."""
+    members = _members(row)
     flops = sum(layer.flops for layer in members)
-    peak = layers.of_peak(members[0]) if isinstance(row, Layer) else None
-    calls = sum(layer.calls for layer in members)
-    forward_ms = sum(layer.forward_ms for layer in members)
-    backward_ms = sum(layer.backward_ms for layer in members)
-    share = numbers.percent(sum(map(layers.share, members)), 1)
-    # of a layer that was never called, such as one whose weights others read, no time is known
-    timed = bool(calls or forward_ms or backward_ms)
+    peak = layers.of_peak(row) if isinstance(row, Layer) else None
     return {
-        "forward": numbers.ms(forward_ms) if timed else numbers.NONE,
-        "backward": numbers.ms(backward_ms) if timed else numbers.NONE,
-        "share": share if timed else numbers.NONE,
-        "calls": str(calls),
+        **_times(layers, members),
+        "calls": str(sum(layer.calls for layer in members)),
         "activ.": _bytes(sum(layer.activation_bytes for layer in members)),
         "params": _bytes(sum(layer.parameter_bytes for layer in members)),
         "grads": _bytes(sum(layer.gradient_bytes for layer in members)),
         "optim.": _bytes(sum(layer.optimizer_bytes for layer in members)),
-        "GFLOP": f"{flops / 1e9:.3g}" if flops else "–",
-        "peak": numbers.percent(peak) if peak is not None else "–",
-        "type": members[0].dtype or "–",
+        "GFLOP": f"{flops / 1e9:.3g}" if flops else numbers.NONE,
+        "peak": numbers.NONE if peak is None else numbers.percent(peak),
+        "type": members[0].dtype or numbers.NONE,
     }
+
+
+def _times(layers: Layers, members: Sequence[Layer]) -> dict[str, str]:
+    forward_ms = sum(layer.forward_ms for layer in members)
+    backward_ms = sum(layer.backward_ms for layer in members)
+    if not (forward_ms or backward_ms or any(layer.calls for layer in members)):
+        # of a layer that was never called, such as one whose weights others read, no time is known
+        return dict.fromkeys(("forward", "backward", "share"), numbers.NONE)
+    return {
+        "forward": numbers.ms(forward_ms),
+        "backward": numbers.ms(backward_ms),
+        "share": numbers.percent(sum(map(layers.share, members)), 1),
+    }
+
+
+def _members(row: Layer | FoldedLayers) -> Sequence[Layer]:
+    return row.members if isinstance(row, FoldedLayers) else (row,)
 
 
 def _bytes(value: float) -> str:
     if not value:
-        return "–"
+        return numbers.NONE
     for unit, size in (("GiB", GIB), ("MiB", 2**20)):
         if value >= size:
             return f"{_figures(value / size)} {unit}"
@@ -214,9 +229,8 @@ def _figures(value: float) -> str:
 
 
 def _beside(row: Layer | FoldedLayers, other: dict[str, Layer]) -> str:
-    members = row.members if isinstance(row, FoldedLayers) else (row,)
-    times_ms = [other[layer.path].ms for layer in members if layer.path in other]
-    return numbers.ms(sum(times_ms)) if times_ms else "–"
+    times_ms = [other[layer.path].ms for layer in _members(row) if layer.path in other]
+    return numbers.ms(sum(times_ms)) if times_ms else numbers.NONE
 
 
 def _style(name: str) -> str:

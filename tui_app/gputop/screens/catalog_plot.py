@@ -40,7 +40,7 @@ class _Plot(PlotextPlot):
 
 
 class CatalogPlot(Typed, ModalScreen[None]):
-    """Drawn by plotext: on opening, at a change of axis and of size, so its cost does not matter."""
+    """Drawn by plotext on opening, at a change of axis and of size: its cost does not matter."""
 
     DEFAULT_CSS = (
         CSS.format(name="CatalogPlot", width=WIDTH)

@@ -76,12 +76,14 @@ class SettingRow(NamedTuple):
         return tuple(entry for entry in self.setting.choices if entry in (*value, self.entry))
 
 
-LINES = [
-    SettingRow(setting, entry)
-    for setting in SETTINGS
-    if setting.shown
-    for entry in (setting.choices if isinstance(setting.default, tuple) else ("",))
-]
+def _rows(setting: Setting) -> list[SettingRow]:
+    """A line a choice where several may hold at once, else one."""
+    if isinstance(setting.default, tuple):
+        return [SettingRow(setting, choice) for choice in setting.choices]
+    return [SettingRow(setting, "")]
+
+
+LINES = [row for setting in SETTINGS if setting.shown for row in _rows(setting)]
 
 
 class SettingsDialog(Typed, ModalScreen[None]):

@@ -211,7 +211,7 @@ class StacksDialog(TextDialog):
         return odd_ones(self.groups, self.culprit)
 
     def _stacks_at(self, size: tuple[int, int]) -> Words:
-        """The fix and the stacks in a terminal of that size; all of the stacks for the clipboard."""
+        """The fix and the stacks in a terminal of that size; for the clipboard all stacks."""
         width = text_columns(size[0], size[0])
         shown = self._marked() if self.only_odd else self.groups
         rows = draw(self.groups, shown, width, self.culprit)

@@ -147,11 +147,9 @@ def _where(estimate: Estimate, width: int, height: int, lever: int | None) -> li
         return [*rows, *blank, *say("No lever of those gputop knows saves more.", width)]
     chosen = vram.lever_rows(estimate, width, lever)
     first = max(0, min((lever or 0) - for_levers + 1, count - for_levers))
-    note: Row = (
-        [("enter applies one", "muted")]
-        if lever is not None
-        else [("tab", "bold accent"), (" to choose", "muted")]
-    )
+    note: Row = [("enter applies one", "muted")]
+    if lever is None:
+        note = [("tab", "bold accent"), (" to choose", "muted")]
     return [
         *rows,
         *blank,

@@ -71,7 +71,22 @@ def heights(items: Sequence[Want], rows: int) -> list[int]:
     result = [item.least for item in items]
     while sum(result) > rows and any(h > 1 for h in result):
         result[max(range(len(result)), key=lambda i: result[i])] -= 1
-    rows_left = rows - sum(result)
+    rows_left = _grow(items, result, rows - sum(result))
+    total = sum(item.stretch for item in items)
+    for index, item in enumerate(items):
+        if item.stretch:
+            # the last of them has all that is left of the total
+            share = rows_left * item.stretch // total
+            result[index] += share
+            rows_left -= share
+            total -= item.stretch
+    if rows_left > 0 and result:
+        result[-1] += rows_left
+    return result
+
+
+def _grow(items: Sequence[Want], result: list[int], rows_left: int) -> int:
+    """Give items that have not enough a row each in turn; the rows that nobody needs."""
     growing = True
     while rows_left > 0 and growing:
         growing = False
@@ -80,19 +95,7 @@ def heights(items: Sequence[Want], rows: int) -> list[int]:
                 result[index] += 1
                 rows_left -= 1
                 growing = True
-    stretchers = [i for i, item in enumerate(items) if item.stretch]
-    total = sum(items[i].stretch for i in stretchers)
-    for order, index in enumerate(stretchers):
-        if order < len(stretchers) - 1:
-            share = rows_left * items[index].stretch // total
-        else:
-            share = rows_left
-        result[index] += share
-        rows_left -= share
-        total -= items[index].stretch
-    if rows_left > 0 and result:
-        result[-1] += rows_left
-    return result
+    return rows_left
 
 
 def _stack(request: Request, box: Box, bands: Sequence[Sequence[str]]) -> dict[str, Box]:

@@ -180,7 +180,7 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         return [[(" ", ""), *row] for row in (head, *drawn, *words_of(seen, inner, foot))]
 
     def _scroll(self, cursor: int, room: int, count: int) -> None:
-        """Keep the cursor in view; what a smaller pane had scrolled away comes back into a larger."""
+        """Keep the cursor in view; a larger pane shows what a smaller one had scrolled away."""
         first = self.first - max(room - self._room, 0)
         self._room = room
         self.first = max(min(max(first, cursor - room + 1), cursor, count - room), 0)

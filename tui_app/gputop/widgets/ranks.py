@@ -276,7 +276,10 @@ def _gpu_memory(line: RankLine, cells: int) -> Row:
     allocated = rank.allocated_gib if rank else float("nan")
     used, total = gpu.memory_used_gib, gpu.memory_total_gib
     peak = rank.peak_allocated_gib if rank else gpu.peak_used_gib
-    style = fullness(max(used, peak if peak == peak else 0.0) / total if total else 0.0)
+    full = 0.0
+    if total:
+        full = max(used, peak if numbers.known(peak) else 0.0) / total
+    style = fullness(full)
     if not numbers.known(allocated):
         parts = [(used, style, "━")]
     else:
@@ -404,34 +407,46 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     """Mean milliseconds a step of each rank's phases without waiting, and of its waiting; what is
     well above the other ranks is marked.
     """
-    parts = [_phases_and_wait(standing) for standing in standings(ranks)]
-    names = [name for name in parts[0] if max(part[name] for part in parts) > 0]
-    room = max((width - 7) // PHASE_CELLS, 1)
-    longest = sorted(names, key=lambda name: -max(part[name] for part in parts))[:room]
-    names = [name for name in names if name in longest]
+    compared = standings(ranks)
+    with_wait = any(standing.wait_ms for standing in compared)
+    times_ms = [_times_ms(standing, with_wait) for standing in compared]
+    longest_ms = {name: max(times[name] for times in times_ms) for name in times_ms[0]}
+    names = _longest_phases(longest_ms, max((width - 7) // PHASE_CELLS, 1))
     digits = 2
     if names:
-        digits = numbers.digits_for(max(max(part.values()) for part in parts))
-    typical = {name: median(part[name] for part in parts) for name in names}
+        digits = numbers.digits_for(max(max(times.values()) for times in times_ms))
+    typical_ms = {name: median(times[name] for times in times_ms) for name in names}
     head = left("rank ms", 7) + "".join(right(name, PHASE_CELLS) for name in names)
     rows: list[Row] = [[(head, "muted")]]
-    for rank, part in zip(ranks, parts, strict=True):
+    for rank, times in zip(ranks, times_ms, strict=True):
         row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
         for name in names:
-            above = part[name] - typical[name]
-            stands_out = part[name] > STANDS_OUT * typical[name]
-            slow = name != "wait" and stands_out and above > 0.02 * rank.step_time_mean_ms
-            text = ("▲" if slow else "") + numbers.ms_column(part[name], digits)
-            row.append((right(text, PHASE_CELLS), "high" if slow else "text"))
+            text = numbers.ms_column(times[name], digits)
+            if name != "wait" and _is_slow(times[name], typical_ms[name], rank):
+                row.append((right("▲" + text, PHASE_CELLS), "high"))
+            else:
+                row.append((right(text, PHASE_CELLS), "text"))
         rows.append(row)
     return rows
 
 
-def _phases_and_wait(standing: RankTimes) -> dict[str, float]:
-    if not standing.wait_ms:
-        means = standing.rank.phases_mean_ms
-        return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}
-    return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
+def _longest_phases(longest_ms: dict[str, float], count: int) -> list[str]:
+    """So many names of the longest phases, in the order of a step."""
+    names = [name for name, ms in longest_ms.items() if ms > 0]
+    longest = sorted(names, key=lambda name: -longest_ms[name])[:count]
+    return [name for name in names if name in longest]
+
+
+def _is_slow(ms: float, typical_ms: float, rank: RankSummary) -> bool:
+    return ms > STANDS_OUT * typical_ms and ms - typical_ms > 0.02 * rank.step_time_mean_ms
+
+
+def _times_ms(standing: RankTimes, with_wait: bool) -> dict[str, float]:
+    """Milliseconds by phase; with ``wait`` in place of ``comm`` where any rank waits."""
+    if with_wait:
+        return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
+    means = standing.rank.phases_mean_ms
+    return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}
 
 
 class Ranks(ScrollingPanel):

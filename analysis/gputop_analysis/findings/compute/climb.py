@@ -122,11 +122,11 @@ def _shapes_vary(view: RunView, rank: int) -> bool:
 
 
 GREW_LATE = 20
-"""A batch from which on larger samples are a schedule of the script's, and not the first of a mix."""
+"""The first batch whose larger samples are a schedule of the script's, and no mix of sizes."""
 
 
 def samples_grew(view: RunView, rank: int) -> bool:
-    """Whether samples became larger during the run, as where sequences are made longer in stages."""
+    """Whether samples became larger during the run, as where sequences grow in stages."""
     shapes = view.hello(rank).get("shapes") or {}
     return int(shapes.get("grew_at") or 0) >= GREW_LATE
 

@@ -159,17 +159,15 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
     if not waits:
         return None
     used = energy(view)
+    cost = ""
+    if used and used.joules_per_sample:
+        cost = f"; {used.joules_per_sample:.2f} J a sample in all"
     return spec.make(
         severity="info",
         title=f"{len(waits)} ranks wait for others at full power: {wasted_w:,.0f} of "
         f"{total_w:,.0f} W do no training",
         evidence=f"they wait {min(waits) * 100:.0f} to {max(waits) * 100:.0f} % of each step; "
-        "NCCL's kernels spin while they wait"
-        + (
-            f"; {used.joules_per_sample:.2f} J a sample in all"
-            if used and used.joules_per_sample
-            else ""
-        ),
+        f"NCCL's kernels spin while they wait{cost}",
         fix="mend the wait itself (see the findings on ranks); a lower power limit on the waiting "
         "GPUs costs nothing meanwhile",
         confidence=0.6,

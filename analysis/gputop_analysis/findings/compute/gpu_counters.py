@@ -49,44 +49,29 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     all_samples = _everywhere(view)
     occupancy = [gpu.mean("sm_occupancy_pct") for gpu in all_samples]
     free = [gpu.free_memory_share() for gpu in all_samples]
-    measured = [
-        (o, f, s)
-        for o, f, s in zip(occupancy, free, all_samples, strict=True)
-        if o is not None and f is not None
-    ]
-    if (
-        not measured
-        or len(measured) < len(all_samples)
-        or max(k[0] for k in measured) >= LOW_OCCUPANCY
-    ):
+    occupancy_known = [value for value in occupancy if value is not None]
+    free_known = [value for value in free if value is not None]
+    if not all_samples or None in occupancy or None in free:
         return None
+    highest, least_free = max(occupancy_known), min(free_known)
     filled = max(gpu.filled_share() for gpu in all_samples)
-    if filled >= FILLED:
+    if highest >= LOW_OCCUPANCY or filled >= FILLED or least_free <= FREE_MEMORY:
         return None
-    least_free = min(k[1] for k in measured)
-    if least_free <= FREE_MEMORY:
-        return None
-    highest, _, gpu = max(measured, key=lambda k: k[0])
+    gpu = all_samples[occupancy.index(highest)]
     size = (view.hello(gpu.rank).get("dataloader") or {}).get("batch_size")
     accumulated = _micro_batches(view, gpu.rank)
-    times = 2 if least_free < 0.7 else 4
-    fewer = max(1, round(accumulated / times))
-    run, larger = Facts(view, gpu.rank), f"a {times} times larger micro-batch"
+    batch = f"; batch_size={size}" if size else ""
     return spec.make(
         severity="medium",
         title=f"the batch is small for this GPU: occupancy {highest:.0f} %, "
         f"{least_free * 100:.0f} % of the memory free",
         evidence=f"kernels use {100 * filled:.0f} % of the SMs, SM "
         f"occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the "
-        f"peak on {counted(len(all_samples), 'GPU')}"
-        + (f"; batch_size={size}" if size else "")
-        + f"; {accumulated:.0f} micro-batches a step",
+        f"peak on {counted(len(all_samples), 'GPU')}{batch}; "
+        f"{accumulated:.0f} micro-batches a step",
         fix=Option(
-            (loader_change(run, batch_size=size * times) if isinstance(size, int) else larger)
-            + (
-                f" with {fewer} accumulation steps"
-                if accumulated > 1
-                else ", and the learning rate that goes with it"
+            _larger_batch(
+                Facts(view, gpu.rank), size, accumulated, times=2 if least_free < 0.7 else 4
             ),
             lever=MovedSetting("batch", 1),
         ),
@@ -109,6 +94,16 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _larger_batch(run: Facts, size: object, accumulated: float, times: int) -> str:
+    """The change to a micro-batch so many times as large, with what has to change beside it."""
+    change = f"a {times} times larger micro-batch"
+    if isinstance(size, int):
+        change = loader_change(run, batch_size=size * times)
+    if accumulated > 1:
+        return f"{change} with {max(1, round(accumulated / times))} accumulation steps"
+    return f"{change}, and the learning rate that goes with it"
 
 
 def _micro_batches(view: RunView, rank: int) -> float:

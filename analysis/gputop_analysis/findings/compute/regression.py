@@ -113,7 +113,8 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; "
         f"{change.phase} grew by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard "
         f"errors, autocorrelation time {change.change.tau:.1f} records",
-        fix=f"look for what changed at step {change.step:,} in {change.phase}{named(site, ' at {}')}"
+        fix=f"look for what changed at step {change.step:,} in {change.phase}"
+        f"{named(site, ' at {}')}"
         ": a schedule, a growing list, another kind of batch, another program on the machine",
         rank=everybody(view) if waits else rank,
         site=site.site if site else None,

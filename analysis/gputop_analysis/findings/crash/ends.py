@@ -26,7 +26,7 @@ from gputop_analysis.overview import Ending
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_at, steps_done
-from gputop_analysis.text import counted, cut_end, rank_list
+from gputop_analysis.text import MISSING, counted, cut_end, rank_list
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
@@ -95,10 +95,9 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     first = raised[0]
     rank, site = first.get("rank"), first.get("site")
     done, words = steps_at(view.record, first), _said(first)
-    step = "?" if done is None else f"{done:,}"
-    evidence = (
-        f"{words}, at {site or 'an unknown line'} in phase {first.get('phase', '?')}, step {step}"
-    )
+    step = MISSING if done is None else f"{done:,}"
+    phase = first.get("phase", MISSING)
+    evidence = f"{words}, at {site or 'an unknown line'} in phase {phase}, step {step}"
     later_ranks = {int(event.get("rank", -1)) for event in raised} - {int(first.get("rank", -1))}
     if later_ranks:
         evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
@@ -106,11 +105,14 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     fix = advice(words, site, _folder(view)) or f"mend {site or 'what the traceback says'}"
     if _UNUSED in str(first.get("message")):
         fix = (
-            f"in the step before, the loss of rank {rank} did not go through all parameters: let it "
-            "on every rank, or give DistributedDataParallel find_unused_parameters=True"
+            f"in the step before, the loss of rank {rank} did not go through all parameters: "
+            "let it on every rank, or give DistributedDataParallel find_unused_parameters=True"
         )
     if first.get("bad_weight"):
-        fix = f"{first['bad_weight']} was no number by then: mend what made it so (NU01), not this line"
+        fix = (
+            f"{first['bad_weight']} was no number by then: "
+            "mend what made it so (NU01), not this line"
+        )
     if view.world_size > 1:
         title = f"rank {rank} fails first at step {step}: {words}"
         fix += "; later errors of other ranks follow from it"
@@ -171,7 +173,8 @@ def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
             value=1,
             threshold=0,
             unit="",
-            formula="its goodbye came first, and the exceptions of all others speak of a connection",
+            formula="its goodbye came first, "
+            "and the exceptions of all others speak of a connection",
             inputs=_inputs_of(raised),
         ),
     )
@@ -267,7 +270,8 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
         return None
     first = raised[0]
     rank, site, words = first.get("rank"), first.get("site"), _said(first)
-    title = f"thread {first.get('thread')} of rank {rank} has died at step {first.get('step', '?')}"
+    step = first.get("step", MISSING)
+    title = f"thread {first.get('thread')} of rank {rank} has died at step {step}"
     evidence = f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
     if len(raised) > 1:
         evidence += f"; {len(raised) - 1} more threads ended so"
@@ -381,8 +385,8 @@ class _End(NamedTuple):
     is_stop: bool
     """Somebody or something outside asked for it."""
     raised: LastWords | None
-    """The exception behind it, or what Python's fault handler said of a signal; None where a stop is
-    behind it, or none was seen.
+    """The exception behind it, or what Python's fault handler said of a signal; None where a stop
+    is behind it, or none was seen.
     """
     lost_rank: int | None
     lost_reason: str
@@ -399,10 +403,16 @@ def _end_of(view: RunView, code: int) -> _End:
         signal_number=number,
         how=ending(view.record, state, code),
         is_stop=is_stop,
-        raised=None if is_stop else last_fault(view) if number else _raised(view),
+        raised=None if is_stop else _last_words(view, number),
         lost_rank=lost_rank,
         lost_reason=lost_reason,
     )
+
+
+def _last_words(view: RunView, signal_number: int | None) -> LastWords | None:
+    if signal_number:
+        return last_fault(view)
+    return _raised(view)
 
 
 def _severity(end: _End) -> Severity:

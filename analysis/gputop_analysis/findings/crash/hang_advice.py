@@ -21,8 +21,8 @@ _ADVICE = {
     "all, not one within the group",
     "store": "set the key on another rank, or wait with a timeout: what waits at the store is no "
     "collective, and others do not see it",
-    "new group": "call new_group on every rank of the job, in the same order, also on ranks that are "
-    "not in the group",
+    "new group": "call new_group on every rank of the job, in "
+    "the same order, also on ranks that are not in the group",
     "message missing": "give every send its recv: count the micro-batches of both stages, and "
     "where both send first use batch_isend_irecv",
     "different collectives": "TORCH_DISTRIBUTED_DEBUG=DETAIL raises at the call that differs",
@@ -31,8 +31,8 @@ _ADVICE = {
     "ended early": "give every rank the same number of batches (DistributedSampler, "
     "drop_last=True), or wrap the loop in torch.distributed.algorithms.join.Join: a rank that "
     "ends early leaves the others in their collective",
-    "no answer": "look at the rank's native stack (`py-spy dump --native`, gdb): an extension holds "
-    "the interpreter",
+    "no answer": "look at the rank's native stack (`py-spy "
+    "dump --native`, gdb): an extension holds the interpreter",
 }
 
 

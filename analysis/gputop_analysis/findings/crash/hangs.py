@@ -241,12 +241,17 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         return None
     line = _line(still)
     on_gpu = not still.cpu_share > BUSY_SHARE and still.gpu_util_pct > 0
+    cause = "a loop that does not end, or a wait that spins"
     if _sampled(still):
         busy = f"{still.cpu_share:.2f} cores in use or waited for"
     else:
         busy = "its thread runs"
     if on_gpu:
         busy = f"GPU {still.gpu_util_pct:.0f} % utilised"
+        cause = (
+            "a kernel that does not end, or a collective that spins on the device while "
+            "a peer is missing"
+        )
     subject = f"rank {still.rank}" if still.rank is not None else "the run"
     return _finding(
         view,
@@ -254,14 +259,7 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         still,
         what=f"{subject} is busy but makes no step" + (f": stuck at {line}" if line else ""),
         more=busy,
-        fix=f"look at {line or 'the stack'}: "
-        + (
-            "a kernel that does not end, or a collective that spins on the device while "
-            "a peer is missing"
-            if on_gpu
-            else "a loop that does not end, or a wait that spins"
-        )
-        + "; utilisation is not progress",
+        fix=f"look at {line or 'the stack'}: {cause}; utilisation is not progress",
         inputs=(
             Input(
                 "CPU",
@@ -322,7 +320,8 @@ def _finding(
         f"{step_number(step)} at {line}"
     )
     parts = [
-        f"suspected after {standstill.silent_s:.0f} s without a step (limit {standstill.limit_s:.0f} s)",
+        f"suspected after {standstill.silent_s:.0f} s "
+        f"without a step (limit {standstill.limit_s:.0f} s)",
         where if line else "",
         more,
     ]

@@ -204,20 +204,20 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
         if _mentions({"message": line}, _SHM_WORDS + _BUS_ERROR)
     ]
     message = lines[-1].strip()[:160]
+    full = ""
+    if used > 0.5 * total:
+        full = f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB"
     workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
+    fewer = ""
+    if workers:
+        fewer = f"; num_workers={workers} hold up to prefetch_factor batches each there"
     return spec.make(
         severity="critical",
         title=f"rank {event.get('rank')}: a worker found no room in shared memory, step "
         f"{event.get('step', '?')}",
-        evidence=message
-        + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if used > 0.5 * total else ""),
+        evidence=message + full,
         fix="enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in "
-        "Kubernetes), or call torch.multiprocessing.set_sharing_strategy('file_system')"
-        + (
-            f"; num_workers={workers} hold up to prefetch_factor batches each there"
-            if workers
-            else ""
-        ),
+        "Kubernetes), or call torch.multiprocessing.set_sharing_strategy('file_system')" + fewer,
         rank=event.get("rank"),
         site=event.get("site"),
         host=event.get("host"),

@@ -83,6 +83,6 @@ def _fix(cause: Cause, threads: list[dict], for_good: bool) -> Fix:
         thread = next((thread for thread in threads if thread.get("rank") == cause.rank), {})
         return advice_on(cause, thread)
     return (
-        f"look at {cause.site or 'its stack'}: the others go on once it reaches the same call; what "
-        "one rank does alone keeps all from training"
+        f"look at {cause.site or 'its stack'}: the others go on once it reaches "
+        "the same call; what one rank does alone keeps all from training"
     )

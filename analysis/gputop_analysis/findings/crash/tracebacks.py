@@ -20,7 +20,7 @@ _HEAD = re.compile(
 )
 _FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+)(?:,? in (\S+))?')
 _FATAL = "Fatal Python error: "
-"""Python's own words at a signal of native code, with PYTHONFAULTHANDLER or faulthandler.enable()."""
+"""Python's own words at a signal of native code, where its fault handler is enabled."""
 _UNCOMPILED = re.compile(r'  File "[^"]+", line \d+$')
 """What Python prints without a heading where the script itself is no Python."""
 _RAISED = re.compile(r"(?:[|+-]+ )?([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: .*|:)?")

@@ -59,18 +59,16 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
         return None
     site, function, reason = _most_often(events)
     times = Counter(event.get("site") for event in events)[site]
+    ends = ""
+    if times >= 7:
+        ends = "; after 8 recompilations dynamo gives up and runs the function uncompiled"
     return spec.make(
         severity="high" if spent.share.low > 0.20 else "medium",
         title=f"torch.compile compiled {function} again {len(events)} times since step "
         f"{SETTLED_STEPS}",
         evidence=f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step "
         f"{SETTLED_STEPS}: {spent.percent}; {times} times {site} {function}, last because: "
-        f"{reason}"
-        + (
-            "; after 8 recompilations dynamo gives up and runs the function uncompiled"
-            if times >= 7
-            else ""
-        ),
+        f"{reason}{ends}",
         fix=_remedy(reason, function),
         rank=only_on(spent, shares) if len(shares) == len(view.ranks) else spent.rank,
         site=f"{site} {function}".strip(),
@@ -178,21 +176,21 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         return None
     count, graphs = int(compiled["graph_breaks"]), int(compiled.get("graphs") or 0)
     places = [report for report in compiled.get("breaks") or () if report.get("site")]
+    first, where = None, ""
     if places:
         first = f"{places[0]['site']} {places[0].get('function') or ''}".strip()
-    else:
-        first = None
+        where = f" at {first}"
+    if len(places) > 1:
+        where += f" and {len(places) - 1} more places"
+    reasons = "".join(f"; {place['site']}: {place.get('reason') or ''}" for place in places)
+    sites = ", ".join(str(place["site"]) for place in places) or "places not told by this torch"
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(
         severity="medium" if bound else "info",
-        title="torch.compile breaks the model"
-        + (f" at {first}" if first else "")
-        + (f" and {len(places) - 1} more places" if len(places) > 1 else ""),
-        evidence=f"{count} graph breaks, {graphs} graphs"
-        + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
+        title=f"torch.compile breaks the model{where}",
+        evidence=f"{count} graph breaks, {graphs} graphs{reasons}",
         fix="move it out of the compiled function, or find all of them with "
-        "torch._dynamo.explain(model)(batch): "
-        + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
+        f"torch._dynamo.explain(model)(batch): {sites}",
         rank=everybody(view),
         site=first,
         proof=Proof(

@@ -89,19 +89,20 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
         return None
     lost, part = worst.lost, worst.part
     when = "" if part > 0.95 else f"in {part * 100:.0f} % of the steps "
-    thread = f"thread {worst.name}" + (f" at {worst.site}" if worst.site else "")
+    title = f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
+    thread = f"thread {worst.name}"
+    if worst.site:
+        title += f": {worst.site}"
+        thread += f" at {worst.site}"
+    without_it = "so long it was off the CPU"
+    if worst.alone_ms:
+        without_it = f"without them a step took {worst.alone_ms:.1f} ms"
     return spec.make(
         severity="high" if lost.share.low > 0.25 else "medium",
-        title=f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
-        + (f": {worst.site}" if worst.site else ""),
+        title=title,
         evidence=f"{when}the training thread loses {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} "
         f"ms a step ({worst.switches:.1f} voluntary switches a step), while {thread} and other "
-        f"Python threads of the process use {worst.busy * 100:.0f} % of a core; "
-        + (
-            f"without them a step took {worst.alone_ms:.1f} ms"
-            if worst.alone_ms
-            else "so long it was off the CPU"
-        ),
+        f"Python threads of the process use {worst.busy * 100:.0f} % of a core; {without_it}",
         fix=f"move the work of {thread} into a process (multiprocessing), or into code that "
         "releases the GIL",
         rank=lost.rank,
@@ -113,19 +114,20 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _proof(contention: Contention) -> Proof:
-    by_clock = "step time - median step time while no other thread is busy"
-    by_cpu = (
-        "time off the CPU in forward, backward and optimizer - waiting for a core that "
-        "there is anyway"
-    )
+    if contention.alone_ms:
+        source = "steps.wall_ns"
+        lost = "step time - median step time while no other thread is busy"
+    else:
+        source = "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total"
+        lost = (
+            "time off the CPU in forward, backward and optimizer - waiting for a core that "
+            "there is anyway"
+        )
     return contention.lost.proof(
         "time lost to the lock",
         0.05,
-        "steps.wall_ns"
-        if contention.alone_ms
-        else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
-        f"recoverable = {contention.part:.2f} (steps with a busy thread / all) x "
-        f"mean({by_clock if contention.alone_ms else by_cpu})",
+        source,
+        f"recoverable = {contention.part:.2f} (steps with a busy thread / all) x mean({lost})",
         Input(
             "step time without a busy thread",
             contention.alone_ms or "not seen",

@@ -69,18 +69,16 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         severity = "high" if saved.share.low > 0.20 else "medium"
     else:
         severity = "info"
+    last = ""
+    if events:
+        last = f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}"
     return spec.make(
         severity=severity,
         title=f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
         f"{longest_ms:,.0f} ms",
         evidence=f"{counted(count, 'checkpoint')}, one every {every} steps or so: "
         f"{saved.ms.value:.1f} ms of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest "
-        f"took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
-        + (
-            f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}"
-            if events
-            else ""
-        ),
+        f"took {longest_ms / max(step_ms, 1e-9):.0f} times a step{last}",
         fix=(
             f"{phrase(run, 'save', every=rarer, now=every)} ({why})",
             Option(

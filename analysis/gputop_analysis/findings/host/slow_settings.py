@@ -333,8 +333,8 @@ def _optimizer_proof(
 ) -> Proof:
     if gain:
         formula = (
-            f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {100 * gain[1]:.0f} % to "
-            f"{100 * gain[2]:.0f} % of it on a CPU"
+            f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won "
+            f"{100 * gain[1]:.0f} % to {100 * gain[2]:.0f} % of it on a CPU"
         )
     else:
         formula = "no time is claimed: what fused=True wins was not measured on this device"

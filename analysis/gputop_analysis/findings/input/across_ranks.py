@@ -47,23 +47,23 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
     if slow_rank is None or slow_rank.phase != "data":
         return None
     rank, site = slow_rank.rank, top_site(view, "data", rank=slow_rank.rank)
-    differences = _differences(view, slow_rank)
+    differences = "; ".join(_differences(view, slow_rank))
+    if differences:
+        setup = f"what differs: {differences}"
+    else:
+        setup = "its loader is set up like the others'"
     loader = view.hello(rank).get("dataloader") or {}
     host = view.host_of(rank)
+    on_host = f" on {host}" if host else ""
     return spec.make(
         severity="high" if slow_rank.cost_ms.low > 0.10 * slow_rank.wall_ms else "medium",
         title=f"rank {rank} gets its batches late: the others lose "
         f"{slow_rank.recoverable_ms.value:.1f} ms a step",
         evidence=f"rank {rank} waits {slow_rank.excess_ms['data']:.1f} ms a step longer for data "
-        f"than {reference(len(view.ranks))}; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it "
-        f"waits {slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
-        + (
-            f"; what differs: {'; '.join(differences)}"
-            if differences
-            else "; its loader is set up like the others'"
-        )
-        + (f"; {site.words}" if site else ""),
-        fix=f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place "
+        f"than {reference(len(view.ranks))}; the others wait {slow_rank.wait_ms[1]:.1f} ms a "
+        f"step for it, it waits {slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
+        f"; {setup}" + (f"; {site.words}" if site else ""),
+        fix=f"look at the input of rank {rank}{on_host}: the size and place "
         "of its shard, the path it reads from, "
         f"num_workers={loader.get('num_workers', 'not known')}" + named(site, ", {}"),
         rank=rank,

@@ -133,17 +133,17 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         handed_over_ms = wait.mean_ms
     else:
         handed_over_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
+    severity, loader = severity_of(wait), ""
+    if count is not None:
+        loader = f"; the loader {loader_place(run)} has num_workers={count}"
+        if handed_over_ms < QUEUE_READ_MS:
+            severity = "info"
     return spec.make(
-        severity="info"
-        if count is not None and handed_over_ms < QUEUE_READ_MS
-        else severity_of(wait),
+        severity=severity,
         title=f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} "
         "ms",
         evidence=f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: "
-        f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps"
-        + (
-            f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""
-        ),
+        f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps{loader}",
         fix=faster_batches(run, wait),
         rank=everybody(view),
         site=loader_site(run),

@@ -33,7 +33,7 @@ SAME, ENOUGH_SAME, ENOUGH_CHANGES = 0.4, 4, 3
     seen_on=CPU,
 )
 def repeating_workers(view: RunView, spec: Spec) -> Finding | None:
-    """Each worker goes through all of the data: an epoch is as many times as long as it should be."""
+    """Each worker goes through all of the data: an epoch is that many times too long."""
     for rank in view.ranks:
         run = Facts(view, rank)
         workers = int(run.loader.get("num_workers") or 0)

@@ -63,18 +63,17 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     pressure = _pressure_pct(view, wait.rank) if reads else 0.0
     if blocked <= WAITING_WORKERS and pressure <= PRESSURE_PCT:
         return None
+    more = ""
+    if crew:
+        more = f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage"
+    if pressure:
+        more += f"; I/O pressure {pressure:.0f} %"
     return spec.make(
         severity=severity_of(wait),
         title=f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
         evidence=f"in {loader_looks.states['D']} of {loader_looks.waiting} looks at a waiting "
-        "fetch its worker waited for a disk or a file server (state D)"
-        + (
-            f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage"
-            if crew
-            else ""
-        )
-        + (f"; I/O pressure {pressure:.0f} %" if pressure else "")
-        + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
+        f"fetch its worker waited for a disk or a file server (state D){more}"
+        f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         fix=(
             "copy the data set to a local disk or into memory, or store it in larger shards that "
             "are read in one piece",

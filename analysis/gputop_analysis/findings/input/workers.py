@@ -188,24 +188,24 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     is_single = times > 0.8 * loader_looks.behind
     if is_single:
         culprit = f"worker {worker} of {loader['num_workers']}"
+        late = f", {times} times the late one was of worker {worker}"
+        advice = "look at what that worker reads"
     else:
-        culprit = "one worker or another"
+        culprit, late = "one worker or another", ""
+        advice = "split samples that cost much more than others"
     return spec.make(
         severity=severity_of(wait),
         title=f"batches that are ready wait for {culprit}: {part * wait.ms.value:.1f} ms a step",
         evidence=f"in {loader_looks.behind} of {loader_looks.fetching} looks at a waiting fetch "
-        "later batches had arrived"
-        + (f", {times} times the late one was of worker {worker}" if is_single else "")
-        + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
+        f"later batches had arrived{late}"
+        f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         fix=(
             Option(
                 f"{loader_change(run, in_order=False)} (batches then come in another order each "
                 "run)",
                 needs=() if takes(run, "in_order") else (NOWHERE,),
             ),
-            "look at what that worker reads"
-            if is_single
-            else "split samples that cost much more than others",
+            advice,
         ),
         rank=everybody(view),
         site=loader_site(run),

@@ -124,7 +124,7 @@ _LOSS_KEPT = Option(
 
 
 def _small_leak(view: RunView, spec: Spec) -> Finding | None:
-    """One more tensor with a graph in each step: little memory, as the graph's buffers are freed."""
+    """One more tensor with a graph in each step: little memory, as the buffers are freed."""
     for rank in spread(view.ranks):
         counts = told(view, "tensors").get(rank, [])
         if len(counts) < 2:
@@ -174,7 +174,7 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _chained(view: RunView, spec: Spec) -> Finding | None:
-    """A sum or an average of tensors with graphs: one tensor, which keeps the graphs of all steps."""
+    """A sum or an average of tensors with graphs: one tensor that keeps the graphs of all steps."""
     for rank in spread(view.ranks):
         counts = [count for count in told(view, "tensors").get(rank, []) if "chain_nodes" in count]
         last = counts[-1] if counts else {}

@@ -93,9 +93,9 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             value=value,
             threshold=threshold,
             unit="a step",
-            formula="recoverable = time inside empty_cache() / steps, at most the time in which the "
-            "GPU idles: the call waits for the GPU's own work first (what the new allocations cost "
-            "comes on top)",
+            formula="recoverable = time inside empty_cache() / steps, at most "
+            "the time in which the GPU idles: the call waits for the GPU's "
+            "own work first (what the new allocations cost comes on top)",
             inputs=(
                 Input(
                     "driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"

@@ -255,12 +255,15 @@ def _start_level(view: RunView) -> float:
 def _trend_proof(trend: LossTrend, start: float, rises: bool) -> Proof:
     source = f"steps.loss_max or device.loss, steps {trend.first_step} to {trend.last_step}"
     limit = max(RISE_SHARE * abs(trend.first_loss), RISE_NOISE * trend.noise, START_SHARE * start)
+    if rises:
+        statistic, value, threshold = "fitted change of the loss", trend.change, limit
+    else:
+        statistic = "Mann-Kendall p on medians of blocks; no trend above the threshold"
+        value, threshold = trend.p, 0.10
     return Proof(
-        statistic="fitted change of the loss"
-        if rises
-        else "Mann-Kendall p on medians of blocks; no trend above the threshold",
-        value=trend.change if rises else trend.p,
-        threshold=limit if rises else 0.10,
+        statistic=statistic,
+        value=value,
+        threshold=threshold,
         unit="",
         formula="change = Theil-Sen slope of the blocks' medians x their number; blocks of five "
         "autocorrelation times; threshold = max(5 % of the first loss, 3 standard deviations of "

@@ -125,7 +125,8 @@ def _weights_at_the_end(view: RunView, spec: Spec) -> Finding | None:
         severity="critical",
         title=f"weights are NaN or infinite where rank {rank} fails at step {step}",
         evidence=f"{failed['bad_weight']} was, as {failed.get('class')} ended the rank at "
-        f"{failed.get('site') or 'an unknown line'}; the loss went wrong in one of the steps before",
+        f"{failed.get('site') or 'an unknown line'}; "
+        "the loss went wrong in one of the steps before",
         fix=(
             f"{WATCH} names the layer, the operation and the batch",
             *_against_divergence(Facts(view, rank)),

@@ -75,7 +75,7 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
-    """One of several optimizers: all backwards between two of its updates added to old gradients."""
+    """One of several optimizers: all backwards between two updates added to old gradients."""
     for rank, events in told(view, "uncleared").items():
         last = events[-1]
         return spec.make(

@@ -1,4 +1,4 @@
-"""Where a value stopped being finite, and which layer moved before a loss jumped, as ranks told it."""
+"""Where a value stopped being finite, and which layer moved before a loss jumped, as ranks tell."""
 
 from __future__ import annotations
 

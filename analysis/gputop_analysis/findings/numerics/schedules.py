@@ -70,8 +70,10 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     if share <= SKIP_SHARE and not collapsed:
         return None
     if share > SKIP_SHARE:
+        statistic = "skipped updates / steps"
         value, threshold, unit = (100 * share, 100 * SKIP_SHARE, "%")
     else:
+        statistic = "loss scale; raised below the threshold"
         value, threshold, unit = (scale, 1.0, "")
     scale_text = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     origin = skipped_origin(view)
@@ -95,9 +97,7 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         fix=fix,
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
-            statistic="skipped updates / steps"
-            if share > SKIP_SHARE
-            else "loss scale; raised below the threshold",
+            statistic=statistic,
             value=float(value),
             threshold=threshold,
             unit=unit,

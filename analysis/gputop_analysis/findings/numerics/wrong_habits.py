@@ -1,4 +1,4 @@
-"""Habits of a script that keep a network from learning, seen in its graph, optimizer and weights."""
+"""Habits that keep a network from learning, seen in its graph, optimizer and weights."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _cause_of_a_mismatch(view: RunView) -> Cause | None:
 
 
 def _of_one_side(view: RunView, spec: Spec, cause: Cause) -> Finding:
-    """A rank left its program, and the one that it met there died of it with its flight recorder."""
+    """A rank left its program, and the one that it met died of it with its flight recorder."""
     who = "ranks" if cause.rank is None else f"rank {cause.rank}"
     return spec.make(
         severity="critical",

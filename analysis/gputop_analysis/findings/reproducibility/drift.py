@@ -105,19 +105,18 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
     if any(c.group != "environment" for c in diff.changes):
         return None
     a, b = loss.first_values
-    visible = loss.first_visible_step
+    title = f"the loss differs from the baseline's at step {loss.first_step:,}"
+    if loss.equal_until is not None:
+        title += f", equal at step {loss.equal_until:,}"
+    apart = "never 0.1 % apart: rounding"
+    if loss.first_visible_step is not None:
+        apart = f"more than 0.1 % apart from step {loss.first_visible_step:,} on"
     read = f"rank {loss.rank}, {loss.compared:,} steps"
     return spec.make(
         severity="info",
-        title=f"the loss differs from the baseline's at step {loss.first_step:,}"
-        + (f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""),
+        title=title,
         evidence=f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: "
-        f"{a:.9g} there, {b:.9g} here; "
-        + (
-            f"more than 0.1 % apart from step {visible:,} on"
-            if visible is not None
-            else "never 0.1 % apart: rounding"
-        ),
+        f"{a:.9g} there, {b:.9g} here; {apart}",
         fix=(
             f"look at step {loss.first_step:,}: its batch, operations that add in any order "
             "(torch.use_deterministic_algorithms(True) names them)",

@@ -39,16 +39,16 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
         if lost == 0 and not rate > CORRECTED_PER_MINUTE:
             continue
         if lost:
+            title = f"{lost} uncorrected ECC error(s)"
             value, threshold, unit = (lost, 0.0, "errors")
         else:
+            title = f"{rate:.0f} ECC/min"
             value, threshold, unit = (rate, CORRECTED_PER_MINUTE, "errors per minute")
         yield device_finding(
             spec,
             device,
             "critical" if lost else "medium",
-            title=f"{device.label}: {lost} uncorrected ECC error(s)"
-            if lost
-            else f"{device.label}: {rate:.0f} ECC/min",
+            title=f"{device.label}: {title}",
             evidence=f"{lost} uncorrected and {mended} corrected ECC errors in "
             f"{device.seconds:.0f} s",
             fix=f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row "
@@ -102,18 +102,18 @@ def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
             for e in view.record.events("xid")
             if int(e.get("gpu", -1)) == index
         ]
+        later = ""
+        if len(codes) > 1:
+            later = f"; after it XID {', '.join(map(str, codes[1:8]))}"
+        more = "see `dmesg -T | grep -i xid` and tell whoever runs the node"
+        if line.action == "look at the application":
+            more = "compute-sanitizer finds the kernel, CUDA_LAUNCH_BLOCKING=1 the line"
         device = by_index.get(index)
         yield spec.make(
             severity="critical" if line.hardware else "medium",
             title=f"XID {code} on GPU {index}: {line.meaning}"[:140],
-            evidence=f"the driver reported XID {code} ({line.meaning})"
-            + (f"; after it XID {', '.join(map(str, codes[1:8]))}" if len(codes) > 1 else ""),
-            fix=f"{line.action}"
-            + (
-                "; compute-sanitizer finds the kernel, CUDA_LAUNCH_BLOCKING=1 the line"
-                if line.action == "look at the application"
-                else "; see `dmesg -T | grep -i xid` and tell whoever runs the node"
-            ),
+            evidence=f"the driver reported XID {code} ({line.meaning}){later}",
+            fix=f"{line.action}; {more}",
             rank=device.rank if device else None,
             gpu=index,
             host=event.get("host"),
@@ -198,27 +198,22 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
     }
     for device in devices(view):
         answered = device.rows["memory_total_bytes"] > 0
-        if answered[-1]:
-            silent = 0
-        elif answered.any():
+        silent = 0
+        if answered.any():
             silent = len(answered) - 1 - int(answered.nonzero()[0][-1])
-        else:
-            silent = 0
         code = codes.get(device.index)
         if code is None and silent < LOST_SAMPLES:
             continue
+        title, xid = "does not answer any more", ""
+        if code:
+            meaning = decode(code).meaning
+            title, xid = f"is lost: XID {code}, {meaning}", f"; XID {code} ({meaning})"
         yield device_finding(
             spec,
             device,
             "critical",
-            title=f"{device.label} "
-            + (
-                f"is lost: XID {code}, {decode(code).meaning}"
-                if code
-                else "does not answer any more"
-            ),
-            evidence=f"{silent} samples without an answer"
-            + (f"; XID {code} ({decode(code).meaning})" if code else ""),
+            title=f"{device.label} {title}",
+            evidence=f"{silent} samples without an answer{xid}",
             fix="drain the node and reboot it, resume from the last checkpoint; a GPU that is lost "
             "again is to be replaced",
             proof=Proof(

@@ -73,7 +73,7 @@ def states(d: Dims, parts: tuple[Part, ...], habits: Habits) -> States:
     master = sum(part.count * habits.master / over(d, part, stage >= 1) for part in trained)
     offload = d.setup.parallel.offload
     # DeepSpeed's share of the gradients goes to the host's fp32 copy, parameter by parameter
-    # (``copy_grads_in_partition`` of stage_1_and_2.py, ``grad_partitions_flat_buffer`` of stage3.py)
+    # (stage_1_and_2.py: ``copy_grads_in_partition``, stage3.py: ``grad_partitions_flat_buffer``)
     by_host = offload == "optimizer" and d.recipe == "deepspeed" and stage >= 2
     here = 0 if offload in ("optimizer", "all") else 1
     return States(

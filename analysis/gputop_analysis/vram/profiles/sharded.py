@@ -51,7 +51,7 @@ class Sharding(NamedTuple):
 def sharded(
     terms: tuple[Term, ...], log: EventLog, sharding: Sharding
 ) -> tuple[tuple[Size, ...], EventLog]:
-    """The terms and the log of one rank; ``log`` holds the weights, then one step, with all layers."""
+    """The terms and the log of one rank; ``log`` holds the weights, then a step of all layers."""
     rank = _Rank(terms, log, sharding)
     rank.write()
     return tuple(rank.terms), rank.log()

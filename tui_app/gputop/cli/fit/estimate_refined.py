@@ -1,4 +1,4 @@
-"""An estimate that a trace refines while the user waits: the quick answer first, then the traced."""
+"""An estimate that a trace refines while the user waits: first the quick answer, then that."""
 
 from __future__ import annotations
 

@@ -15,7 +15,10 @@ from gputop.cli.working import working
 if TYPE_CHECKING:
     from gputop_analysis.snapshots.analyse import Memory
 
-_USAGE = "gputop memory [SNAPSHOT|RUN] [--against SNAPSHOT] [--device N] [--gpu NAME] [--screen] [--json]"
+_USAGE = (
+    "gputop memory [SNAPSHOT|RUN] [--against SNAPSHOT] "
+    "[--device N] [--gpu NAME] [--screen] [--json]"
+)
 
 
 def parser() -> Parser:

@@ -107,7 +107,8 @@ def parser() -> Parser:
         "--baseline",
         required=True,
         metavar="RUN|FILE|DIR",
-        help="a run, whose command is run again where it ran; a directory, another checkout, in which CMD is run; "
+        help="a run, whose command is run again where it ran; "
+        "a directory, another checkout, in which CMD is run; "
         'or a JSON file {"command": [...], "cwd": "..."}, as --json writes it',
     )
     parser.add_argument(

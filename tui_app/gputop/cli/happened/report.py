@@ -139,7 +139,8 @@ def _patch(report: Report, id: str) -> str:
     findings = raised_as(report, id) if id else report.findings
     if not findings:
         raise CliError(
-            f"{id + ' was not' if id else 'nothing was'} raised in this run: nothing is to be mended"
+            f"{id + ' was not' if id else 'nothing was'} "
+            "raised in this run: nothing is to be mended"
         )
     patches = [(finding.id, patch_of(finding, report.record.manifest)) for finding in findings]
     for _, patch in patches:
@@ -216,12 +217,10 @@ def _explain(report: Report, name: str, as_json: bool) -> int:
         with working("judging the run"):
             if as_json and name:
                 text = json_text(explain_data(report, name))
+            elif name:
+                text = explain(report, name, report_width()) + "\n"
             else:
-                text = (
-                    explain(report, name, report_width())
-                    if name
-                    else overview(report, report_width())
-                ) + "\n"
+                text = overview(report, report_width()) + "\n"
         print(text, end="")
     except NotInReport as error:
         raise CliError(error.args[0]) from None

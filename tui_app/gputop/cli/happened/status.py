@@ -26,7 +26,7 @@ _SILENT_STEPS, _SILENT_S = 10, 5.0
 _STAYS_BAD = 3
 """Newest records of a rank without a finite loss, from which on it is critical."""
 _TAIL_BYTES = 4 << 20
-"""Of a host's events, among which a suspected hang is looked for: the stacks of its ranks follow."""
+"""Events of a host in which to look for a suspected hang: the stacks of its ranks follow it."""
 
 
 class RunStanding(NamedTuple):

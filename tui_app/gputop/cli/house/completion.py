@@ -57,32 +57,33 @@ def words_of(name: str) -> CompletionWords:
     parsers = command.options()
     actions = [action for parser in parsers for action in parser._actions]
     shown = [item for item in actions if item.help != argparse.SUPPRESS]
-    options, choices, valued = {}, {}, []
-    for action in shown:
-        for option in action.option_strings:
-            if not option.startswith("--"):
-                continue
-            if action.help:
-                text = (action.help or "") % {**vars(action), "prog": name}
-            else:
-                text = ""
-            options[option] = " ".join(text.split())
-            if action.nargs != 0:
-                valued.append(option)
-            if action.choices:
-                choices[option] = tuple(map(str, action.choices))
+    options = {
+        option: action
+        for action in shown
+        for option in action.option_strings
+        if option.startswith("--")
+    }
     places = [item for item in shown if not item.option_strings]
     fixed = [str(choice) for item in places for choice in item.choices or ()]
     inner = [parser.prog.split()[2] for parser in parsers if len(parser.prog.split()) > 2]
     return CompletionWords(
         name=name,
         summary=command.summary,
-        options=tuple(options.items()),
-        choices=choices,
-        takes_value=tuple(valued),
+        options=tuple((option, _meaning(action, name)) for option, action in options.items()),
+        choices={
+            option: tuple(map(str, action.choices))
+            for option, action in options.items()
+            if action.choices
+        },
+        takes_value=tuple(option for option, action in options.items() if action.nargs != 0),
         parts=tuple(dict.fromkeys([*inner, *fixed])),
         names_runs=any(str(item.metavar) in ("RUN", "A", "B") for item in places),
     )
+
+
+def _meaning(action: argparse.Action, command: str) -> str:
+    text = (action.help or "") % {**vars(action), "prog": command}
+    return " ".join(text.split())
 
 
 def bash(commands: list[CompletionWords]) -> str:
@@ -98,6 +99,7 @@ def bash(commands: list[CompletionWords]) -> str:
         for option, choices in command.choices.items()
     ]
     with_value = sorted({option for command in commands for option in command.takes_value})
+    names = " ".join(command.name for command in commands)
     return f"""\
 # gputop completion bash
 _gputop_runs() {{
@@ -106,12 +108,12 @@ _gputop_runs() {{
   [ -d "$folder" ] && command ls -1t "$folder" 2>/dev/null
 }}
 _gputop() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} name=${{COMP_WORDS[1]}}
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+  local name=${{COMP_WORDS[1]}}
   local words="" index
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join(command.name for command in commands)} help --help --version" \
--- "$word"))
+    COMPREPLY=($(compgen -W "{names} help --help --version" -- "$word"))
     return
   fi
   case "$name" in
@@ -216,7 +218,8 @@ def fish(words: list[CompletionWords]) -> str:
     ]
     for command in words:
         lines.append(
-            f"complete -c gputop -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary)}"
+            "complete -c gputop -n __fish_use_subcommand -a "
+            f"{command.name} -d {_quoted(command.summary)}"
         )
         here = f"complete -c gputop -n '__fish_seen_subcommand_from {command.name}'"
         for option, text in command.options:

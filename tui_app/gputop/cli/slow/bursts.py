@@ -158,7 +158,6 @@ def _table(event: dict[str, Any], width: int) -> list[str]:
     room = width - 34
     lines = [f"{'operator':<{room}}{'calls':>10}{'cpu ms':>12}{'device ms':>12}"]
     for row in event.get("table") or []:
-        lines.append(
-            f"{row['op'][: room - 1]:<{room}}{row['calls']:>10,}{row['cpu_ms']:>12.2f}{row['device_ms']:>12.2f}"
-        )
+        times = f"{row['cpu_ms']:>12.2f}{row['device_ms']:>12.2f}"
+        lines.append(f"{row['op'][: room - 1]:<{room}}{row['calls']:>10,}{times}")
     return lines

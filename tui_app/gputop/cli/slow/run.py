@@ -130,8 +130,8 @@ def _add_measuring_options(parser: Parser) -> None:
     parser.add_argument(
         "--watch-numerics",
         action="store_true",
-        help="watch each step, to name where a NaN or a jump of the loss began; steps take some 10 to "
-        "20 %% longer",
+        help="watch each step, to name where a NaN or a jump "
+        "of the loss began; steps take some 10 to 20 %% longer",
     )
     parser.add_argument(
         "--memory-history",

@@ -157,9 +157,9 @@ def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
     for key in columns[0]:
         cells = [wrap(column[key], width - 2) or [""] for column in columns]
         for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
-            lines.append(
-                f"{'' if number else key:<18}{''.join(f'{part:<{width}}' for part in parts)}".rstrip()
-            )
+            label = "" if number else key
+            cells_of_line = "".join(f"{part:<{width}}" for part in parts)
+            lines.append(f"{label:<18}{cells_of_line}".rstrip())
     return lines
 
 

@@ -79,7 +79,8 @@ def _count(text: str) -> int:
         return int(text)
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is no number: how many, as in --gpus 8; of which kinds, with --over H100 A100"
+            f"{text!r} is no number: how many, as in --gpus "
+            "8; of which kinds, with --over H100 A100"
         ) from None
 
 

@@ -13,8 +13,11 @@ from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser, refuse_below_one, split_at_dashes
 from gputop.cli.split.validate_memory import memory_of_command, memory_of_text
 
-_USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options of gputop estimate]] [--json]
-       gputop validate [--gpus N] [--gpu NAME] [--json] -- COMMAND ..."""
+_USAGE = (
+    "gputop validate FILE... [--gpus N] "
+    "[--gpu NAME --model NAME [options of gputop estimate]] [--json]\n"
+    "       gputop validate [--gpus N] [--gpu NAME] [--json] -- COMMAND ..."
+)
 
 
 STARTERS = ("torchrun", "accelerate", "deepspeed", "python", "python3", "srun")
@@ -125,7 +128,8 @@ def _print(one: dict) -> None:
         print(f"memory: {sizes} for {memory['model']}, {batch} ({memory['tier']} tier)")
     if not problems and one["kind"] not in CHECKED:
         print(
-            f"{one['name']} ({one['kind']}): no rules are known for it; {', '.join(CHECKED)} have some"
+            f"{one['name']} ({one['kind']}): no rules are "
+            f"known for it; {', '.join(CHECKED)} have some"
         )
         return
     if not problems:
