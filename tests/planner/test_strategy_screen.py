@@ -226,6 +226,7 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
         assert isinstance(app.screen, StrategyScreen) and "is not in the catalog" in screen_text(
             app
         )
+        assert "no what-if of this run: " in screen_text(app)
         assert "parameters" in screen_text(app)  # the end of it: it is wrapped, not cut
         await press(app, pilot, "down", "right")
         assert "is not in the catalog" in screen_text(app)
