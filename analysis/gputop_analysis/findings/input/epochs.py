@@ -167,13 +167,13 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         severity="high" if least_ms > 0.25 * wall_ms else "medium",
         title="the loader is started anew "
         f"{'at each step' if every < 1.5 else f'every {every:.0f} steps'}: {won:.1f} ms a step",
-        evidence=f"{restarts.epochs:,} iterators were made of the loader {loader_place(run)} in "
+        evidence=f"{restarts.epochs:,} iterators were made of the loader{loader_place(run)} in "
         f"{steps:,} steps, and each time {start_text}"
         + (f" ({length:,})" if length and not workers else "")
         + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
         fix=Option(
-            f"build the DataLoader {loader_place(run)} once, before the loop, and take all "
+            f"build the DataLoader{loader_place(run)} once, before the loop, and take all "
             "batches from one iterator of it"
             + (
                 ", with persistent_workers=True"

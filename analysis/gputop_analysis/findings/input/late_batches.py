@@ -142,9 +142,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         "ms",
         evidence=f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: "
         f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps"
-        + (
-            f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""
-        ),
+        + (f"; the loader{loader_place(run)} has num_workers={count}" if count is not None else ""),
         fix=faster_batches(run, wait),
         rank=everybody(view),
         site=loader_site(run),
@@ -222,7 +220,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         severity=_severity_alone(wait, making_ms),
         title=f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the "
         "next batch: num_workers=0",
-        evidence=f"the loader {loader_place(run)} has num_workers=0, so the training makes each "
+        evidence=f"the loader{loader_place(run)} has num_workers=0, so the training makes each "
         f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
         + (f"; {making.words}" if making is not None and making.site else ""),
@@ -271,7 +269,7 @@ def _whole_batches(run: Facts) -> tuple[Option, ...]:
     """Batches that are made in a few milliseconds: a worker would cost as much as it saves."""
     return (
         Option(
-            f"take whole batches from the dataset {loader_place(run)} (a batch sampler and "
+            f"take whole batches from the dataset{loader_place(run)} (a batch sampler and "
             "batch_size=None) instead of collating samples: a worker process costs as "
             "much as it saves here",
             needs=(MAP_STYLE,) if takes(run, "batch_sampler") else (NOWHERE,),
