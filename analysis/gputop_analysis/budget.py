@@ -7,6 +7,7 @@ over the ranks. The lines are disjoint; what each one means and what it is read 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.shares import run_queue
@@ -56,7 +57,8 @@ LINES: dict[str, LineDefinition] = {
         "waiting for a core",
         "the training thread is ready to run and other threads have the cores: the share of the "
         "time after the warm-up that IN04 judges, taken out of the lines in which the thread "
-        "works; on a device's clock it is not taken out, as the device goes on meanwhile",
+        "works, the rest out of those in which it waits; on a device's clock it is not taken out, "
+        "as the device goes on meanwhile",
         "process.run_wait_ns_total",
     ),
     "communication": LineDefinition(
@@ -181,10 +183,9 @@ def _collectives_hidden(view: RunView) -> bool:
 
 def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
     split = split_of(view, rank)
-    waited, split = _exposed(view, rank, split)
-    late = round(waited * straggling)
+    split, queued = _without_queueing(view, rank, _exposed(view, rank, split))
+    late = round(split.comm * straggling)
     rank_efficiency = efficiency(view, rank)
-    split, queued = _without_queueing(view, rank, split)
     useful, overhead = _useful(split, rank_efficiency)
     lines = dict.fromkeys(LINES, 0) | {
         "useful_compute": useful,
@@ -192,7 +193,7 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
         "data_stall": split.data + split.h2d,
         "host": split.host,
         "core_wait": queued,
-        "communication": waited - late,
+        "communication": split.comm - late,
         "straggler_wait": late,
         "checkpoint": split.checkpoint,
         "eval": split.eval,
@@ -204,36 +205,42 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
     )
 
 
-def _exposed(view: RunView, rank: int, split: WallSplit) -> tuple[int, WallSplit]:
-    """Exposed waiting (ns), and the split without it: what DDP reports lies inside backward."""
+def _exposed(view: RunView, rank: int, split: WallSplit) -> WallSplit:
+    """The split with all exposed waiting as communication; what DDP tells lies in backward."""
     inside = 0
     if len(view.comm(rank)):
         inside = round(hidden_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())
     from_backward = min(inside, split.backward)
     from_forward = min(inside - from_backward, split.forward)
-    return split.comm + from_backward + from_forward, split.less(
-        forward=from_forward, backward=from_backward
-    )
+    comm = split.comm + from_backward + from_forward
+    return replace(split.less(forward=from_forward, backward=from_backward), comm=comm)
 
 
 def _without_queueing(view: RunView, rank: int, split: WallSplit) -> tuple[WallSplit, int]:
     """The split without the thread's waiting for a core, and that waiting in nanoseconds.
 
-    It is spread over what the thread does itself as that takes time; it stands in no queue while it
-    waits for worker processes or other ranks.
+    It is spread over what the thread does itself as that takes time. Only what is more than all of
+    that comes out of its waiting for worker processes or other ranks: at their end it may stand in
+    the queue as well.
     """
     queue = run_queue(view, rank) if split.clock == "host" else None
     if queue is None:
         return split, 0
     workers = (view.hello(rank).get("dataloader") or {}).get("num_workers")
-    names = [*_WORK, *(() if workers else ("data",))]
+    waits = ("comm", "data") if workers else ("comm",)
+    works = _WORK if workers else (*_WORK, "data")
+    wanted = min(round(queue.value * split.wall), split.wall)
+    out = _spread(split, works, wanted)
+    out |= _spread(split, waits, wanted - sum(out.values()))
+    left = {name: getattr(split, name) - ns for name, ns in out.items()}
+    return replace(split, **left), sum(out.values())
+
+
+def _spread(split: WallSplit, names: Sequence[str], wanted: int) -> dict[str, int]:
+    """So much, at most all, of the parts of a split, of each as it takes time."""
     times = [int(getattr(split, name)) for name in names]
-    queued = min(round(queue.value * split.wall), sum(times))
-    taken = apportion(queued, times)
-    remaining_ns = {
-        name: max(0, ns - out) for name, ns, out in zip(names, times, taken, strict=True)
-    }
-    return replace(split, **remaining_ns), sum(times) - sum(remaining_ns.values())
+    taken = apportion(min(wanted, sum(times)), times)
+    return {name: min(ns, out) for name, ns, out in zip(names, times, taken, strict=True)}
 
 
 def _useful(split: WallSplit, efficiency: FlopsUtilization | None) -> tuple[int, int]:

@@ -106,6 +106,16 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
+def whole_percent(share: float) -> str:
+    """``57 %`` of 0.57."""
+    return f"{100 * share:.0f} %"
+
+
+def signed_percent(share: float) -> str:
+    """``-26.4 %`` of -0.264, ``+0.0 %`` of what is next to nothing: how a change is told."""
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # no minus before a zero
+
+
 def duration(seconds: float) -> str:
     """``42 s``, ``3 min 20 s``, ``5 h 12 min``."""
     whole_seconds = round(seconds)

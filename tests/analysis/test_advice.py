@@ -405,3 +405,13 @@ def test_cores_are_shared_thread_by_thread(tmp_path):
 
 def test_every_finding_says_when_its_fix_cannot_help():
     assert [spec.id for spec in CATALOGUE.values() if not spec.no_use] == []
+
+
+def test_a_loader_whose_place_was_not_seen_is_named_without_one(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={"num_workers": 0, "batch_size": 8})
+    build.steps(150, data=30, forward=2, backward=3, optimizer=1)
+    told = next(one for one in evaluate(build.open()) if one.id in ("IN01", "IN02"))
+    words = told.evidence + told.fix
+    assert "DataLoader" in words
+    assert "not seen" not in words and "  " not in words

@@ -4,14 +4,16 @@ each.
 
 import numpy as np
 import pytest
-from analysis_support import Builder, pack
+from analysis_support import T0, Builder, pack
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gputop_agent import wire
 from gputop_analysis.budget import LINES, budget
+from gputop_analysis.findings import evaluate
 from gputop_analysis.split import apportion
 from gputop_analysis.view import RunView
+from gputop_probes.record.layout import PROCESS_RANK
 
 
 def budget_of(builder, **window):
@@ -217,3 +219,54 @@ def test_an_empty_window_has_an_empty_budget(tmp_path):
     assert found.wall_ns == found.steps == 0
     assert found.share("host") == found.ms_per_step("host") == 0.0
     assert np.all(np.array(list(found.lines_ns.values())) == 0)
+
+
+def queued(builder, rank, share):
+    """Samples of a training thread that stands in the run queue for a share of 4 s."""
+    for tick in range(9):
+        at = tick * 5 * 10**8
+        builder.sample(
+            "process",
+            t_ns=T0 + at,
+            run_wait_ns_total=int(share * at),
+            pid=100 + rank,
+            rank=rank,
+            kind=PROCESS_RANK,
+        )
+
+
+@pytest.mark.parametrize(
+    ("shares", "title"),
+    [
+        ((0.50, 0.58), "54 % of the time is spent waiting for a core"),
+        ((0.10, 0.60), "rank 1 spends 60 % of its time waiting for a core"),
+    ],
+)
+def test_the_finding_and_the_budget_give_one_figure_of_waiting_for_a_core(tmp_path, shares, title):
+    builder = Builder(tmp_path)
+    for rank, share in enumerate(shares):
+        builder.hello(rank, world_size=2, threads={"torch": 1})
+        builder.steps(200, rank, forward=10, backward=8, comm=2)
+        queued(builder, rank, share)
+    found = budget_of(builder)
+    only = next(one for one in evaluate(builder.open()) if one.id == "IN04")
+    assert only.title == title
+    assert only.evidence.startswith(
+        f"rank 1, which waits most: run-queue wait {shares[1]:.0%}"[:-1]
+    )
+    for rank_budget, share in zip(found.ranks, shares, strict=True):
+        assert rank_budget.lines_ns["core_wait"] / rank_budget.wall_ns == pytest.approx(share)
+    assert found.share("core_wait") == pytest.approx(sum(shares) / 2, rel=1e-3)
+
+
+def test_a_queue_longer_than_the_work_goes_on_in_the_waiting(tmp_path):
+    builder = Builder(tmp_path)
+    builder.hello(dataloader={"num_workers": 2})
+    builder.steps(200, forward=4, data=8, comm=8)
+    queued(builder, 0, 0.6)
+    (rank,) = budget_of(builder).ranks
+    assert sum(rank.lines_ns.values()) == rank.wall_ns
+    assert rank.lines_ns["core_wait"] / rank.wall_ns == pytest.approx(0.6)
+    assert rank.lines_ns["useful_compute"] == 0
+    for line in ("data_stall", "communication"):
+        assert rank.lines_ns[line] == pytest.approx(200 * 4e6, rel=1e-2)

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import re
 
 import pytest
 from tui_pilot import press, screen_text, settle, started
 from tui_support import START_NS, write_run
 
 from gputop.app.strategy import StrategyApp
+from gputop.cli.split import whatif_text
 from gputop.feed.build import build
 from gputop.feed.planning import AUTO, ENTRIES, PINS, Ask, solve
 from gputop.feed.presets import apply
@@ -169,7 +171,14 @@ def test_changes_of_a_run_start_from_what_was_measured(width):
     found = of_run(base_of(setup, run, "mine"))
     assert "measured: 6.00 s" in found.now and all(one.before_s == 6.0 for one in found.changes)
     assert all(one.before_gib == pytest.approx(43.0, rel=0.05) for one in found.changes)
-    assert all(len(text) <= width for text, _ in table(found, width) if not text.startswith("not "))
+    rows = [text for text, _ in table(found, width)]
+    assert all(len(text) <= width for text in rows if not text.startswith("not "))
+    printed = whatif_text.table(found.changes, 100, "it")
+    for rows in (rows, printed):
+        assert re.search(r" \+\d+\.\d %", "".join(rows)) and not re.search(r"\d%", "".join(rows))
+    assert not any(
+        re.search(r" ms?,?$|\+\d*$", text) and not text.endswith(" ms") for text in printed
+    )
     assert "not measured" in of_run(base_of(setup, None, "mine")).now
 
 
@@ -226,6 +235,7 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
         assert isinstance(app.screen, StrategyScreen) and "is not in the catalog" in screen_text(
             app
         )
+        assert "no what-if of this run: " in screen_text(app)
         assert "parameters" in screen_text(app)  # the end of it: it is wrapped, not cut
         await press(app, pilot, "down", "right")
         assert "is not in the catalog" in screen_text(app)

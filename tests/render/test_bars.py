@@ -19,6 +19,7 @@ def test_a_bar_fills_its_width(share, width):
 def test_a_bar_shows_even_a_thousandth():
     assert row_text(bars.bar(0.001, 10, "data")) == "╸─────────"
     assert row_text(bars.bar(0.0, 4, "data")) == "────"
+    assert bars.bar(0.8, 0, "data") == []
     assert row_text(bars.bar(float("nan"), 4, "data")) == "────"
 
 

@@ -65,6 +65,14 @@ def test_the_lines_of_the_waterfall_follow_each_other_and_add_up(record, snapsho
     assert ends == sorted(ends)
 
 
+def test_one_rank_is_compared_with_none(tmp_path, snapshot):
+    one = RanksLoader()(RunRecord.open(write_run(tmp_path / "run", ranks=1, gpus=0)), snapshot)
+    assert texts(ranks.headline(one, 118)) == [f"○ {ranks.ALONE}"]
+    rows = texts(ranks.detail(one, 0, 58, 9))
+    assert "median" not in "".join(rows) and "┃" not in "".join(rows)
+    assert rows[1].split()[0] == "backward" and len(rows[1].split()) == 3
+
+
 def test_the_table_of_ranks_puts_the_culprit_first_and_what_is_not_known_last(record, snapshot):
     page = RanksLoader()(record, snapshot)
     assert page.culprit == 2 and ranks.order(page, "wait", False)[0] == 2

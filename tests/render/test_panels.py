@@ -244,6 +244,15 @@ def test_of_many_ranks_the_one_that_a_finding_names_comes_first(tmp_path, mono):
         assert any("critical" in style for row in rows for part, style in row if "▀" in part)
 
 
+def test_the_map_has_the_colours_of_its_legend_where_a_finding_names_a_slow_rank(tmp_path):
+    snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
+    rows = ranks.draw(snapshot._replace(findings=(a_finding("high", rank=7),)), 116, 12)
+    styles = [style for row in rows for part, style in row if "▀" in part]
+    assert any("heat4" in style for style in styles) and not any("high" in s for s in styles)
+    even = ranks.draw(snapshot._replace(findings=(a_finding("high", rank=8),)), 116, 12)
+    assert any("high" in style for row in even for part, style in row if "▀" in part)
+
+
 def test_memory_without_a_known_total_is_told_alone(four):
     unseen = four._replace(summary=four.summary._replace(hosts=(), gpus=()), devices={})
     text = "\n".join(texts(ranks.draw(unseen, 116, 10)))

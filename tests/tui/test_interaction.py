@@ -431,6 +431,37 @@ async def test_a_key_of_the_footer_is_a_button(running, id, kind):
         assert isinstance(app.screen, kind)
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """A run of one rank that has ended, with one finding."""
+    folder = write_run(tmp_path / "alone", ranks=1, gpus=0)
+    now_ns = START_NS + 60 * 10**9
+    found = (a_finding(rank=None),)
+    return build(RunRecord.open(folder), found, window_steps=500, now_ns=now_ns, ended=True)
+
+
+async def shown_after(snapshot, *keys, size=(120, 40)):
+    """The lines of the screen."""
+    async with started(snapshot, size=size) as (app, pilot):
+        await press(app, pilot, *keys)
+        return screen_text(app).splitlines()
+
+
+async def test_a_footer_offers_no_key_that_has_nothing_to_act_on(running, alone):
+    nothing_watched = (await shown_after(alone, "l"))[-1]
+    assert "esc back" in nothing_watched and "? help" in nothing_watched
+    assert not {"sort", "fold", "worst", "rank"} & set(nothing_watched.split())
+    for keys, word in ((("0",), "sort"), (("9",), "next rank"), (("f", "enter"), "next finding")):
+        assert word not in (await shown_after(alone, *keys))[-1]
+        assert word in (await shown_after(running, *keys))[-1]
+
+
+async def test_one_rank_shows_its_phases_on_a_small_terminal(alone):
+    lines = await shown_after(alone, "0", size=(60, 20))
+    assert any("backward" in line for line in lines) and "median" not in "".join(lines)
+    assert not any("sorts" in line for line in lines)
+
+
 async def test_a_finding_opens_by_a_click_and_a_tab_by_another(running):
     async with started(running, size=(80, 24)) as (app, pilot):
         row = app.main.panel("output").region

@@ -14,6 +14,7 @@ from typing import Any
 
 from gputop.recording import Recording, begin
 from gputop_agent import wire
+from gputop_analysis.text import whole_percent
 
 _PERIOD_S = 1.0
 _BAR = 32
@@ -83,9 +84,8 @@ def panel_text(figures: dict[str, float]) -> str:
         spent_ms = figures.get(f"{phase}_ms", 0.0)
         share = spent_ms / step_ms
         if share >= 0.005:
-            lines.append(
-                f"{phase:<11}{spent_ms:>9.2f} ms {share:>5.0%}  {'#' * round(share * _BAR)}"
-            )
+            bar = "#" * round(share * _BAR)
+            lines.append(f"{phase:<11}{spent_ms:>9.2f} ms {whole_percent(share):>6}  {bar}")
     for label, key in (("GPU memory", "allocated_gib"), ("process", "rss_gib")):
         if key in figures:
             lines.append(f"{label:<11}{figures[key]:>9.2f} GiB")

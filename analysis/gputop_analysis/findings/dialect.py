@@ -68,17 +68,19 @@ def phrase(run: Facts, change: str, **values: object) -> str:
 
 
 def loader_place(run: Facts) -> str:
-    """Where the DataLoader is set up: ``at train.py:124``, ``of the transformers Trainer``."""
+    """Where the DataLoader is set up, with a blank before it as it follows a noun:
+    `at train.py:124`, `of the transformers Trainer`. Empty where that was not seen.
+    """
     loader = run.loader
     if run.trainer == "transformers" and not (loader.get("site") and "loop" in loader):
-        return "of the transformers Trainer"
+        return " of the transformers Trainer"
     if loader.get("site"):
-        return f"at {loader['site']}"
+        return f" at {loader['site']}"
     if run.trainer == "lightning":
-        return "that train_dataloader() returns"
+        return " that train_dataloader() returns"
     if loader.get("loop"):
-        return f"that {loader['loop']} iterates"
-    return "at a place not seen"
+        return f" that {loader['loop']} iterates"
+    return ""
 
 
 def loader_site(run: Facts) -> str | None:
@@ -97,7 +99,7 @@ def loader_change(run: Facts, **settings: object) -> str:
         )
         return f"{arguments} in TrainingArguments"
     arguments = ", ".join(f"{name}={value}" for name, value in settings.items())
-    return f"{arguments} in the DataLoader {loader_place(run)}"
+    return f"{arguments} in the DataLoader{loader_place(run)}"
 
 
 def takes(run: Facts, setting: str) -> bool:

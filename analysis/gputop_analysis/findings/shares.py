@@ -206,6 +206,17 @@ def run_queue(view: RunView, rank: int) -> Queue | None:
     return view.known[key]
 
 
+def queued_share(view: RunView, ranks: Iterable[int]) -> float:
+    """Part of the ranks' time that they spent waiting for a core, as the budget's line adds it up:
+    the figure that findings tell. A rank that is not sampled counts as one that never waits.
+    """
+    walls = {rank: float(view.per_rank[rank].rows["wall_ns"].sum()) for rank in ranks}
+    waited = sum(
+        queue.value * wall for rank, wall in walls.items() if (queue := run_queue(view, rank))
+    )
+    return waited / max(sum(walls.values()), 1.0)
+
+
 _SHORTEST_NS = 300_000_000
 """Processes are sampled twice a second."""
 

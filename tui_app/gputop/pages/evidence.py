@@ -255,6 +255,10 @@ class EvidencePage(Page):
             return page
         return FindingDetails(self.finding)  # nothing read yet, or for the finding before
 
+    def idle(self) -> frozenset[str]:
+        several = self.snapshot is not None and len(self.snapshot.findings) > 1
+        return frozenset() if several else frozenset({"next_finding"})
+
     def note(self) -> Row:
         findings = ()
         if self.snapshot:

@@ -9,6 +9,9 @@ from gputop.render.rows import Row
 
 SORTS = ("order", "time", "backward", "activation", "parameters", "flops", "name")
 
+OF_THE_TABLE = frozenset({"sort_layers", "fold_layers", "worst"})
+OF_SEVERAL_RANKS = frozenset({"layers_rank"})
+
 
 class LayersPage(Page):
     """One rank's layers; another rank is a key away."""
@@ -29,6 +32,11 @@ class LayersPage(Page):
 
     def loader(self) -> LayersLoader:
         return LayersLoader(self.rank, self.asked)
+
+    def idle(self) -> frozenset[str]:
+        if not isinstance(self.page, LayersPageData):
+            return OF_THE_TABLE | OF_SEVERAL_RANKS
+        return OF_SEVERAL_RANKS if len(self.page.ranks) < 2 else frozenset()
 
     def note(self) -> Row:
         if not isinstance(self.page, LayersPageData):

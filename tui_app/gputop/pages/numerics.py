@@ -96,6 +96,10 @@ class NumericsPage(Page):
     def loader(self) -> NumericsLoader:
         return NumericsLoader(self.rank)
 
+    def idle(self) -> frozenset[str]:
+        several = isinstance(self.page, NumericsPageData) and len(self.page.ranks) > 1
+        return frozenset() if several else frozenset({"next_rank"})
+
     def note(self) -> Row:
         page = self.page
         if not isinstance(page, NumericsPageData) or len(page.ranks) < 2:

@@ -37,6 +37,10 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
         """All rows below the title line; those that do not fit are scrolled to."""
         raise AssertionError(f"{type(self).__name__} has no content")
 
+    def idle(self) -> frozenset[str]:
+        """Actions of the screen that have nothing to act on now: the footer does not offer them."""
+        return frozenset()
+
     def note(self) -> Row:
         """Note at the right end of the title line."""
         return []

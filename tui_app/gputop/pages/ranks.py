@@ -37,6 +37,11 @@ def order(page: RanksPageData, sort: str, reverse: bool) -> list[int]:
     return sorted(range(len(page)), key=lambda i: (math.isnan(values[i]), sign * values[i]))
 
 
+OF_SEVERAL = frozenset({"worst", "sort", "reverse"})
+"""Actions that one rank alone, or none yet, gives nothing to do."""
+ALONE = "one rank, which waits for no other: here are its phases"
+
+
 def standing_out(page: RanksPageData) -> list[int]:
     """Row numbers of the rank that holds up others and of those slow in a phase, worst first."""
     odd = [
@@ -52,6 +57,8 @@ def standing_out(page: RanksPageData) -> list[int]:
 
 def headline(page: RanksPageData, width: int) -> list[Row]:
     """Sentence on who holds up whom, and what the waiting comes to."""
+    if len(page) == 1:
+        return [[("○ ", "info"), (shorten(ALONE, width - 2), "bold text")]]
     words = {
         "persistent": ("▲ ", "high", f"rank {page.culprit} holds up the others"),
         "rotating": (
@@ -180,7 +187,7 @@ def _strip(excess: Sequence[float], cells: int, mono: bool) -> Row:
 
 
 def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row]:
-    """The phases of one rank beside the median rank's."""
+    """The phases of one rank beside the median rank's; alone where there is no other one."""
     rows: list[Row] = [
         plots.ruled(
             f"rank {page.ranks[index]} on {page.hosts[index]}: phases, ms a step", [], width
@@ -188,9 +195,10 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
     ]
     compared, typical = _typical_ms(page, index)
     names = list(typical)
+    alone = len(page) == 1
     own_ms = {name: page.phases_ms[name][index] for name in names}
     top = max([*typical.values(), *(v for v in own_ms.values() if v == v)], default=1.0) or 1.0
-    digits, cells = numbers.digits_for(top), width - 12 - 32
+    digits, cells = numbers.digits_for(top), width - 12 - (9 if alone else 32)
     longest_first = sorted(names, key=lambda name: -_known_ms(own_ms[name]))
     for name in longest_first[: height - 1]:
         mark, figures_style = "  ", "text"
@@ -202,10 +210,10 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
         if own_ms[name] == own_ms[name]:
             full = apportion([own_ms[name], max(top - own_ms[name], 0.0)], cells)[0]
         bar = [("━", name)] * full + [("─", "track")] * (cells - full)
-        if cells > 0:
+        if cells > 0 and not alone:
             bar[min(cells - 1, round(typical[name] / top * cells))] = ("┃", "accent")
         start: Row = [(mark, "high"), (left(name, 10), "text")]
-        figures = f"{own_text}  {left(compared, 6)} {typical_text}"
+        figures = own_text if alone else f"{own_text}  {left(compared, 6)} {typical_text}"
         rows.append([*start, *merged(bar), (figures, figures_style)])
     return rows
 
@@ -276,6 +284,10 @@ class RanksPage(Page):
     def loader(self) -> RanksLoader:
         return RanksLoader()
 
+    def idle(self) -> frozenset[str]:
+        several = isinstance(self.page, RanksPageData) and len(self.page) > 1
+        return frozenset() if several else OF_SEVERAL
+
     def note(self) -> Row:
         if not self._order:
             return []
@@ -283,6 +295,8 @@ class RanksPage(Page):
         text = ""
         if of := self._of():
             text = f"mean ms a step, {of}   "
+        if len(self._order) == 1 and not self.only_worst:
+            return [(text.rstrip(), "muted")]
         rows = f"{self._top + 1}–{last} of {len(self._order):,}"
         if self.only_worst and isinstance(self.page, RanksPageData):
             odd = f"{len(self._order):,} of {len(self.page):,} stand out"
@@ -302,7 +316,9 @@ class RanksPage(Page):
         if page.path and len(page) > 1 and height >= 16:
             path = [path_row(page, width)]
         below = []
-        if height >= DETAIL_FROM:
+        if len(page) == 1:
+            below = detail(page, chosen, width, min(11, height - len(head) - 3))
+        elif height >= DETAIL_FROM:
             below = detail(page, chosen, width, min(10, height // 3))
         gap: list[Row] = []
         if height >= 22:

@@ -13,6 +13,8 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 def bar(share: float, width: int, style: str) -> Row:
     """A heavy line of ``share`` (0..1) of ``width`` cells, to half a cell, on a light one."""
+    if width < 1:
+        return []
     if share == share:
         share = min(max(share, 0.0), 1.0)
     else:

@@ -61,6 +61,7 @@ class PageScreen(Typed, Screen[None]):
         self.page.set_reactive(Page.snapshot, self.snapshot)
         footer = Footer(self.mode, self._control, self.NAME, id="footer")
         footer.set_reactive(Footer.position, self.snapshot.position)
+        footer.set_reactive(Footer.idle, self.page.idle())
         footer.set_class(self.mode != "live", "replay")
         yield header
         yield self.page
@@ -77,7 +78,8 @@ class PageScreen(Typed, Screen[None]):
         with self.app.batch_update():
             self.query_one(Header).snapshot = snapshot
             self.page.snapshot = snapshot
-            self.query_one(Footer).position = snapshot.position
+            footer = self.query_one(Footer)
+            footer.position, footer.idle = snapshot.position, self.page.idle()
 
     def copy_text(self) -> str:
         """What ``y`` copies."""

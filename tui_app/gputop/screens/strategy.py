@@ -251,7 +251,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             meaning = self.form.entry.meaning
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
         if self._unknown and example:
-            notice = f"{self._unknown.text}; / chooses another"
+            untold = "no what-if of this run: " if self._tell_what_if else ""
+            notice = f"{untold}{self._unknown.text}; / chooses another"
         else:
             notice = ""
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)

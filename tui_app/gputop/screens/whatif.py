@@ -9,7 +9,7 @@ from textual.content import Content
 
 from gputop.render.rows import shorten
 from gputop.screens.dialog import TextDialog, Words, text_columns
-from gputop_analysis.text import with_minus
+from gputop_analysis.text import signed_percent, with_minus
 
 if TYPE_CHECKING:
     from gputop.feed.whatif import WhatIf
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WON = -1.0
 """Percent of the step: what takes off more is drawn as a gain."""
-NAME, FIGURES = 44, 44
+NAME, FIGURES = 44, 45
 """Columns of a change's name at most, and of its figures."""
 COST, LEAST_NAME = 10, 12
 """Columns of the last figure, which is left out where names would have fewer than these."""
@@ -56,7 +56,7 @@ def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
         (change for change in what_if.changes if not change.rule),
         key=lambda change: (not change.fits, change.step_s),
     )
-    rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>8}{'GiB':>8}{'':>8}{_cost(cost)}", "muted")]
+    rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>9}{'GiB':>8}{'':>8}{_cost(cost)}", "muted")]
     rows += [_row(change, what_if, name, has_cost) for change in can]
     if any(not change.fits for change in can):
         rows += [("", "muted"), ("✖ does not fit into the GPU's memory", "muted")]
@@ -80,10 +80,9 @@ def _row(change: Change, what_if: WhatIf, name: int, has_cost: bool) -> tuple[st
         cost = ""
     else:
         cost = f"{rent * change.step_s / change.before_s:.3f}"
-    percent = round(change.step_pct, 1) + 0.0  # no minus before a zero
     mark = "  " if change.fits else "✖ "
     text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}"
-    text += with_minus(f"{percent:>+7.1f}") + "%"
+    text += with_minus(f"{signed_percent(change.step_pct / 100):>9}")
     more_gib = change.device_total_gib - change.before_gib
     text += f"{change.device_total_gib:>8.1f}" + with_minus(f"{more_gib:>+8.1f}") + _cost(cost)
     if not change.fits:

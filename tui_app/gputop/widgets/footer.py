@@ -35,9 +35,12 @@ def places(
     *,
     ended: bool = False,
     zoomed: bool = False,
+    idle: frozenset[str] = frozenset(),
 ) -> list[KeyCells]:
-    """Where keys stand, in the order of importance, as many as fit; ``panel`` has the focus."""
-    offered = in_footer(screen, mode, panel, zoomed=zoomed)
+    """Where keys stand, in the order of importance, as many as fit; ``panel`` has the focus, the
+    ``idle`` actions have nothing to act on.
+    """
+    offered = [a for a in in_footer(screen, mode, panel, zoomed=zoomed) if a.id not in idle]
     actions = [action for action in offered if applies(action, mode, control, ended)]
     widths = [row_width(_item(action, mode)) for action in actions]
     wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
@@ -82,7 +85,7 @@ def position_bar(position: Position, width: int) -> Row:
     ]
 
 
-class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
+class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed", "idle")):
     """Docked at the bottom; in a replay the position stands above the keys."""
 
     position: reactive[Position | None] = reactive(None, repaint=False)
@@ -94,6 +97,8 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
     """Whether the run is over."""
     zoomed: reactive[bool] = reactive(False, repaint=False)
     """Whether the panel with the focus has the whole screen."""
+    idle: reactive[frozenset[str]] = reactive(frozenset(), repaint=False)
+    """Actions that have nothing to act on as long as the page is as it is."""
 
     def __init__(
         self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None
@@ -128,6 +133,7 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
             self.panel,
             ended=self.ended,
             zoomed=self.zoomed,
+            idle=self.idle,
         )
 
     def _seek(self, x: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gputop.render import numbers
 from gputop.render.bars import merged
 from gputop.render.rows import Row, beside, clip, left, right
-from gputop.widgets.standings import RankTimes
+from gputop.widgets.standings import STANDS_OUT, RankTimes
 from gputop_analysis.text import with_minus
 
 HEAT: tuple[tuple[float, str, str], ...] = (
@@ -97,11 +97,19 @@ def _row(
             continue
         styles = []
         for index in pair:
-            mark = marks.get(standings[index].rank.rank)
-            own = mark[1] if mark else heat(standings[index].ratio)[0]
-            styles.append("accent" if index == cursor else own)
+            styles.append("accent" if index == cursor else _style(standings[index], marks))
         row.append(("▀" * cells, "/".join(styles)))
     return merged(row)
+
+
+def _style(standing: RankTimes, marks: Marks) -> str:
+    """The colour of a rank: that of its own work by the legend. A finding gives one to a rank whose
+    work is as the others', and red to one that it calls critical.
+    """
+    mark = marks.get(standing.rank.rank)
+    if mark and (mark[1] == "critical" or standing.ratio < STANDS_OUT):
+        return mark[1]
+    return heat(standing.ratio)[0]
 
 
 def worst(
@@ -133,7 +141,7 @@ def worst(
 def _line(standing: RankTimes, chosen: bool, mark: tuple[str, str] | None) -> Row:
     ground = "/cursor" if chosen else ""
     style = heat(standing.ratio)[0]
-    slow = standing.ratio >= 1.02
+    slow = standing.ratio >= STANDS_OUT
     digits = numbers.digits_for(standing.own_ms)
     glyph, glyph_style = mark or ("▲" if slow else " ", "high")
     return [

@@ -39,8 +39,8 @@ def _file_missing(match: re.Match[str], folder: str) -> str:
     if os.path.isabs(path) or not folder:
         return f"put {path} there, or change the path{{place}}"
     return (
-        f"{path} is a relative path, and the command was started in {folder}: start it elsewhere, or "
-        "give the whole path{place}"
+        f"{path} is a relative path, and the command was started in {folder}: start it elsewhere, "
+        "or give the whole path{place}"
     )
 
 
@@ -71,7 +71,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
     (
         re.compile("Found no NVIDIA driver on your system|No CUDA GPUs are available"),
         _words(
-            f"no GPU can be used here (`nvidia-smi`, CUDA_VISIBLE_DEVICES): mend that, {_CHOOSE_CPU}"
+            "no GPU can be used here (`nvidia-smi`, CUDA_VISIBLE_DEVICES): mend that, "
+            f"{_CHOOSE_CPU}"
         ),
     ),
     (

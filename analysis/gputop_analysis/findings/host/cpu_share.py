@@ -15,7 +15,7 @@ from gputop_analysis.findings.input.loader_looks import surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import run_queue
+from gputop_analysis.findings.shares import queued_share, run_queue
 from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.stats import Interval, block_bootstrap
@@ -177,14 +177,28 @@ def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         rank = max(queues, key=lambda count: queues[count].value, default=None)
         if rank is not None and queues[rank].share.low > QUEUED:
             return _oversubscribed(
-                view, spec, rank, wait=queues[rank].share, threads=counts, cores=cores
+                view,
+                spec,
+                rank,
+                wait=queues[rank].share,
+                waited=queued_share(view, ranks),
+                threads=counts,
+                cores=cores,
             )
     return None
 
 
 def _oversubscribed(
-    view: RunView, spec: Spec, rank: int, *, wait: Interval, threads: list[int], cores: int
+    view: RunView,
+    spec: Spec,
+    rank: int,
+    *,
+    wait: Interval,
+    waited: float,
+    threads: list[int],
+    cores: int,
 ) -> Finding:
+    """``wait``: of that rank; ``waited``: of all ranks on its host."""
     series, ranks = view.per_rank[rank], len(threads)
     wall_ms = float(
         series.rows["wall_ns"][series.steady].sum()
@@ -201,7 +215,7 @@ def _oversubscribed(
     )
     return spec.make(
         severity=_severity(wait.low),
-        title=f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the "
+        title=f"{sum(threads)} torch threads on {cores} cores: {100 * waited:.0f} % of the "
         "time waits for a core",
         evidence=f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the "
         f"training thread of rank {rank} is ready but waits for a core {wait.value * 100:.0f} % "

@@ -183,7 +183,7 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
         severity="high",
         title=f"ranks {names} train on the same batches",
         evidence=f"{alike} of {taken} different batches whose fingerprints were taken were seen "
-        f"on another rank too; sampler {run.loader.get('sampler') or 'not known'}, the loader "
+        f"on another rank too; sampler {run.loader.get('sampler') or 'not known'} of the loader"
         f"{loader_place(run)}",
         fix=(
             Option(

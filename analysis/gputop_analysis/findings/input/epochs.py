@@ -172,11 +172,11 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="high" if least_ms > 0.25 * wall_ms else "medium",
         title=f"the loader is started anew {how_often}: {won:.1f} ms a step",
-        evidence=f"{restarts.epochs:,} iterators were made of the loader {loader_place(run)} in "
+        evidence=f"{restarts.epochs:,} iterators were made of the loader{loader_place(run)} in "
         f"{steps:,} steps, and each time {start_text}; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
         fix=Option(
-            f"build the DataLoader {loader_place(run)} once, before the loop, and take all "
+            f"build the DataLoader{loader_place(run)} once, before the loop, and take all "
             f"batches from one iterator of it{persistent}",
             mend=ByRule("loader-in-loop") if workers else None,
         ),

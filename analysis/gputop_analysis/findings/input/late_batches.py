@@ -39,6 +39,7 @@ from gputop_analysis.findings.shares import (
     device_share,
     everybody,
     on_device,
+    queued_share,
     run_queue,
     share_over,
     some_ranks,
@@ -135,7 +136,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         handed_over_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
     severity, loader = severity_of(wait), ""
     if count is not None:
-        loader = f"; the loader {loader_place(run)} has num_workers={count}"
+        loader = f"; the loader{loader_place(run)} has num_workers={count}"
         if handed_over_ms < QUEUE_READ_MS:
             severity = "info"
     return spec.make(
@@ -221,7 +222,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         severity=_severity_alone(wait, making_ms),
         title=f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the "
         "next batch: num_workers=0",
-        evidence=f"the loader {loader_place(run)} has num_workers=0, so the training makes each "
+        evidence=f"the loader{loader_place(run)} has num_workers=0, so the training makes each "
         f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
         + (f"; {making.words}" if making is not None and making.site else ""),
@@ -270,7 +271,7 @@ def _whole_batches(run: Facts) -> tuple[Option, ...]:
     """Batches that are made in a few milliseconds: a worker would cost as much as it saves."""
     return (
         Option(
-            f"take whole batches from the dataset {loader_place(run)} (a batch sampler and "
+            f"take whole batches from the dataset{loader_place(run)} (a batch sampler and "
             "batch_size=None) instead of collating samples: a worker process costs as "
             "much as it saves here",
             needs=(MAP_STYLE,) if takes(run, "batch_sampler") else (NOWHERE,),
@@ -458,17 +459,25 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         severity = "high"
     else:
         severity = "medium"
+    alone = all(other < 0.5 * wait.value for other in other_waits)
+    if alone and other_waits:
+        title = f"rank {rank} spends {wait.value * 100:.0f} % of its time waiting for a core"
+    else:
+        title = (
+            f"{queued_share(view, view.ranks) * 100:.0f} % of the time is spent waiting for a core"
+        )
+    most = f"rank {rank}, which waits most: " if other_waits else ""
     return spec.make(
         severity=severity,
-        title=f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
-        evidence=f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
+        title=title,
+        evidence=f"{most}run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
         f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "
         f"{counted(run.ranks_here, 'rank')} on this machine, torch threads a rank: "
         f"{run.threads or 'unknown'}, {_workers(run.loader)}"
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
         fix=_less_demand(run, used) if scarce else (_apart(run),),
-        rank=rank if all(other < 0.5 * wait.value for other in other_waits) else None,
+        rank=rank if alone else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
         proof=_queue_proof(rank, waits[rank], wall_ms),

@@ -48,7 +48,7 @@ def repeating_workers(view: RunView, spec: Spec) -> Finding | None:
             title=f"{workers} workers hand out the same batches, each of them all of the data",
             evidence=f"{same} of {compared} batches were the same as the one right before them, "
             f"which came from another worker; {dataset} is an IterableDataset, of which each "
-            f"worker has a copy; the loader {loader_place(run)} has num_workers={workers}",
+            f"worker has a copy; the loader{loader_place(run)} has num_workers={workers}",
             fix=(
                 Option(
                     f"in {dataset}.__iter__ take every num_workers-th sample, beginning with the "

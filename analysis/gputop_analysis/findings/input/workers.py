@@ -282,7 +282,7 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
         f"unpickle or map a batch that had arrived; the workers use {crew.cpu * 100:.0f} % of a "
         f"core each meanwhile; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step are data "
         f"wait, {wait.percent}",
-        fix=f"make each batch of the loader {loader_place(run)} a few large tensors (stack or "
+        fix=f"make each batch of the loader{loader_place(run)} a few large tensors (stack or "
         f"concatenate them in collate_fn, now {loader.get('collate_fn') or 'not known'}) instead "
         "of many small ones or Python objects",
         rank=everybody(view),

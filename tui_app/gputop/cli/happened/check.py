@@ -18,6 +18,7 @@ from gputop.cli.happened.diff import fraction
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.printing import writing
 from gputop.cli.quantities import positive_seconds
+from gputop_analysis.text import signed_percent
 from gputop_probes.record import layout
 
 if TYPE_CHECKING:
@@ -231,9 +232,10 @@ def markdown(judged: PairedChange, threshold: float, baseline: Work, work: Work)
         "",
         f"| step time | {columns} |",
         "|---|---|---|---|---|",
-        f"| {judged.change.value:+.1%} without waits for a core | {_between(judged.change)} "
+        f"| {signed_percent(judged.change.value)} without waits for a core "
+        f"| {_between(judged.change)} "
         f"| {100 * threshold:.1f} % | {judged.pairs} | {judged.rounds} |",
-        f"| {judged.clock.value:+.1%} by the clock | {_between(judged.clock)} | | | |",
+        f"| {signed_percent(judged.clock.value)} by the clock | {_between(judged.clock)} | | | |",
         "",
         f"baseline `{' '.join(baseline.words)}` in `{baseline.cwd}`, judged "
         f"`{' '.join(work.words)}`: mean step of slices that lie beside each other in time",
@@ -245,7 +247,7 @@ def markdown(judged: PairedChange, threshold: float, baseline: Work, work: Work)
 
 
 def _between(change: Interval) -> str:
-    return f"{change.low:+.1%} to {change.high:+.1%}"
+    return f"{signed_percent(change.low)} to {signed_percent(change.high)}"
 
 
 def as_data(judged: PairedChange, threshold: float, baseline: Work) -> dict[str, Any]:

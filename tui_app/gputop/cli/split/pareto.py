@@ -17,6 +17,7 @@ from gputop.cli.split.plan_options import (
     tell_precision,
     wanted_of,
 )
+from gputop_analysis.text import whole_percent
 
 _USAGE = "gputop pareto --model NAME --gpu NAME --gpus N [--scaling] [--json]"
 
@@ -101,6 +102,6 @@ def _scaling(
     for row in rows:
         print(
             f"{row['gpus']:>5} {row['tokens_per_s']:>12,.0f} {row['tokens_per_s_per_gpu']:>8,.0f} "
-            f"{100 * row['efficiency']:>9.0f}% {100 * row['mfu']:>4.0f}%  {row['name']}"
+            f"{whole_percent(row['efficiency']):>10} {whole_percent(row['mfu']):>5}  {row['name']}"
         )
     return 0

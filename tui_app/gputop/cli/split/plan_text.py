@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.quantities import dollars, long_time, short
 from gputop.short_words import legend
-from gputop_analysis.text import counted, painted, step_time, wrap
+from gputop_analysis.text import counted, painted, step_time, whole_percent, wrap
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -137,7 +137,7 @@ def table(choices: list[Choice], width: int) -> list[str]:
             rent = f" {choice.usd_per_million_tokens:>8.3f}"
         lines.append(
             f"{choice.name:<{room}} {step_time(choice.step_s):>8} {choice.tokens_per_s:>10,.0f} "
-            f"{100 * choice.mfu:>4.0f}% {choice.reserved_gib:>6.1f} "
+            f"{whole_percent(choice.mfu):>5} {choice.reserved_gib:>6.1f} "
             f"{choice.headroom_gib:>6.1f}{rent}{'  tight' if choice.tight else ''}"[:width]
         )
     return lines

@@ -19,6 +19,7 @@ from gputop.cli.split.plan_options import (
     limits_of,
 )
 from gputop.own_prices import usd_per_gpu_hour
+from gputop_analysis.text import whole_percent
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -153,7 +154,8 @@ def _print(rows: list[dict[str, Any]], gpus: int) -> None:
             rent = f"{row['usd_per_million_tokens']:.3f}"
         print(
             f"{row['gpu']:<{width}} {row['step_time_s']:>8.2f} {row['tokens_per_s']:>10,.0f} "
-            f"{100 * row['mfu']:>4.0f}% {row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"
+            f"{whole_percent(row['mfu']):>5} {row['headroom_gib']:>8.1f} {rent:>8}  "
+            f"{row['strategy']}"
         )
     if any(row["usd_per_gpu_hour"] is None for row in rows):
         notice("GPUs without a known rent have no $/Mtok: gputop catalog import FILE adds yours")

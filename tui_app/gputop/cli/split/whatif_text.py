@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gputop_analysis.text import wrap
+from gputop_analysis.text import signed_percent, wrap
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.whatif import Change
@@ -22,28 +22,27 @@ def table(changes: tuple[Change, ...], width: int, of: str) -> list[str]:
     room = max((len(change.name) for change in can), default=0)
     lines = [
         f"what if (each alone, computed for {of})",
-        f"{'':<15}{'':<{room}} {'step':>8} {'GiB':>7} {'':>7}",
+        f"{'':<15}{'':<{room}} {'step':>8} {'GiB':>7}",
     ]
     group = ""
     for change in can:
         label = change.kind if change.kind != group else ""
         group = change.kind
         gib = change.device_total_gib - change.before_gib
-        text = f"{label:<15}{change.name:<{room}} {change.step_pct:>+7.1f}% {gib:>+7.1f}"
-        lines.append(
-            f"{text} {'' if change.fits else 'does not fit'}{_parts(change)}"[:width].rstrip()
-        )
+        step = signed_percent(change.step_pct / 100)
+        text = f"{label:<15}{change.name:<{room}} {step:>8} {gib:>+7.1f}"
+        text += "" if change.fits else " does not fit"
+        lines.append(text + _parts(change, width - len(text)))
     for change in cannot:
         lines += wrap(f"not {change.name}: {change.rule}", width, subsequent_indent="  ")
     return lines
 
 
-def _parts(change: Change) -> str:
+def _parts(change: Change, room: int) -> str:
+    """The parts of the step that a change moves most, as many whole ones as have room."""
     from gputop_analysis.planner.choices import NAMES
 
     order = sorted(change.parts_s, key=lambda part: -abs(change.parts_s[part]))[:_NAMED]
-    if order:
-        return "  " + ", ".join(
-            f"{NAMES[part]} {1000 * change.parts_s[part]:+,.0f} ms" for part in order
-        )
-    return ""
+    told = [f"{NAMES[part]} {1000 * change.parts_s[part]:+,.0f} ms" for part in order]
+    texts = ("   " + ", ".join(told[:count]) for count in range(len(told), 0, -1))
+    return next((text for text in texts if len(text) <= room), "")
