@@ -21,7 +21,10 @@ OF_THE_MACHINE = {"ME07"}
 def trainings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("h200")
     with tarfile.open(BUNDLED / "h200-trainings.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        # Python before 3.11.4 and 3.10.12 knows no filter
+        archive.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
     return folder / "h200"
 
 
