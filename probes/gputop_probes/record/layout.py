@@ -3,8 +3,7 @@
 ::
 
     RUN/run.json                     manifest; written once by the first recorder, never changed
-    RUN/steps/rank-00000.bin         wire.STEP, one file a rank (ranks are global: hosts never
-collide)
+    RUN/steps/rank-00000.bin         wire.STEP, one file a rank (ranks are of all hosts)
     RUN/device/rank-00000.bin        wire.DEVICE
     RUN/comm/rank-00000.bin          wire.COMM
     RUN/traces/rank-00000-step-58.trace.json   Chrome trace of a profile on request, by the rank

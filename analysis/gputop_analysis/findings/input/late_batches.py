@@ -460,12 +460,10 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     else:
         severity = "medium"
     alone = all(other < 0.5 * wait.value for other in other_waits)
+    waited = queued_share(view, view.ranks)
+    title = f"{waited * 100:.0f} % of the time is spent waiting for a core"
     if alone and other_waits:
         title = f"rank {rank} spends {wait.value * 100:.0f} % of its time waiting for a core"
-    else:
-        title = (
-            f"{queued_share(view, view.ranks) * 100:.0f} % of the time is spent waiting for a core"
-        )
     most = f"rank {rank}, which waits most: " if other_waits else ""
     return spec.make(
         severity=severity,
