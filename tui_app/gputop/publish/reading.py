@@ -106,20 +106,18 @@ class Points:
             return
         edges = np.linspace(first, len(rows), min(count, POINTS_AT_ONCE) + 1).astype(int)
         for start, end in itertools.pairwise(edges):
-            yield self._point(rank, np.asarray(rows[start:end]))
-
-    def _point(self, rank: int, rows: Any) -> Point:
-        phases = self._phases[rank]
-        phases.update(phase for phase in wire.PHASES if rows[f"{phase}_ns"].any())
-        return _point(rank, rows, [phase for phase in wire.PHASES if phase in phases])
+            records = np.asarray(rows[start:end])
+            phases = self._phases[rank]
+            phases.update(phase for phase in wire.PHASES if records[f"{phase}_ns"].any())
+            yield _point(rank, records, phases)
 
 
-def _point(rank: int, rows: Any, phases: list[str]) -> Point:
-    """The mean of some records of a rank, by step."""
+def _point(rank: int, rows: Any, phases: set[str]) -> Point:
+    """The mean of some records of a rank, by step; of these phases."""
     steps = max(int(rows["n_steps"].sum()), 1)
     head = f"gputop/rank{rank}"
     values = {f"{head}/step_ms": float(rows["wall_ns"].sum()) / steps / 1e6}
-    for phase in phases:
+    for phase in filter(phases.__contains__, wire.PHASES):
         values[f"{head}/{phase}_ms"] = float(rows[f"{phase}_ns"].sum()) / steps / 1e6
     for name in STEP_BYTES:
         if rows[name][-1] >= 0:
