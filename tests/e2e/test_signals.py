@@ -82,15 +82,20 @@ def test_ctrl_c_soon_after_the_start_of_the_live_screen(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_a_signal_as_soon_as_the_command_is_there(tmp_path: Path, token: str, number: int) -> None:
     """Headless: the window between the command's start and the front's handlers was 10
-    ms and more.
+    ms and more. An interpreter that SIGINT meets in its own start ends with 1, as bare.
     """
     command = [*GPUTOP, "run", "--headless", sys.executable, "-c", SLEEPER, token]
-    with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.DEVNULL) as front:
+    told = tmp_path / "stderr"
+    with told.open("wb") as stderr:
+        front = subprocess.Popen(
+            command, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=stderr
+        )
         until(lambda: living(token), 30)
         front.send_signal(number)
         code = front.wait(20)
     assert living(token) == []
-    assert code in (128 + number, -number)
+    starting = number == signal.SIGINT and "init_import_site" in told.read_text()
+    assert code == 1 if starting else code in (128 + number, -number)
 
 
 def live(tmp_path: Path, *command: str, program: list[str] = GPUTOP) -> Terminal:
