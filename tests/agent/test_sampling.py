@@ -229,3 +229,22 @@ def test_a_rollouts_cpu_time_is_no_earlier_records(monkeypatch, late_ns, own_thr
     monkeypatch.setattr(steps, "thread_time_ns", lambda: 7000)
     assert steps._cpu_ns(own_thread) == cpu_ns
     assert fold.cpu_base_ns == (7000 if cpu_ns >= 0 else -1)
+
+
+def test_records_of_steps_with_many_calls_are_probed_one_in_four(monkeypatch):
+    """Reading the CPU time twice a call is half of what a call costs."""
+    monkeypatch.setattr(steps, "thread_time_ns", lambda: 7)
+    fold = steps.Fold()
+    probed = []
+    for calls in (2, 200, 200, 200, 200, 200, 200, 2):
+        fold.n_steps = 1
+        probed.append({fold.probe() for _ in range(calls)} == {7})
+        fold.choose_probing()
+    assert probed == [True, True, False, False, False, True, False, False]
+
+
+def test_records_of_many_steps_are_not_probed():
+    fold = steps.Fold()
+    fold.n_steps = steps.MAX_PROBED_STEPS + 1
+    fold.choose_probing()
+    assert fold.probe() == 0 and fold.probes == 0

@@ -55,7 +55,7 @@ def before_backward(args, kwargs):
     open_step.in_backward = True
     if session.cuda:
         device.timer.mark("backward_begin")
-    cpu_ns = thread_time_ns() if fold.probing else 0
+    cpu_ns = fold.probe()
     clock.enter(BACKWARD)
     if layers.watch.look is not None:
         guard.safely(layers.watch.look.backward_begins)

@@ -194,7 +194,7 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = FORWARD, False
     else:
         phase, is_undecided = EVAL, _may_turn_out_to_train(module, graded, training)
-    cpu_ns = thread_time_ns() if fold.probing else 0
+    cpu_ns = fold.probe()
     outer_phase = session.phase
     clock.enter(phase)
     if phase == EVAL and not is_undecided and outer_phase == OTHER:
