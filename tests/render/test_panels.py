@@ -93,9 +93,10 @@ def test_nothing_is_wider_than_its_panel(one, four, draw, size):
             assert row_width(row) <= max(size[0], 46), row_text(row)
 
 
-def test_the_chart_names_the_parts_and_takes_the_waiting_out_of_backward(four):
+def test_the_chart_names_the_parts_and_joins_all_waiting(four):
+    """4.2 ms inside backward and 0.6 ms in collectives that the script calls."""
     lines = texts(breakdown.draw(four, 66, 12))
-    for name, figure in (("data", "3.1"), ("forward", "4.1"), ("backward", "6.9"), ("wait", "4.2")):
+    for name, figure in (("data", "3.1"), ("forward", "4.1"), ("backward", "6.9"), ("wait", "4.8")):
         assert any(re.search(rf"{name} +{figure}", line) for line in lines), name
     assert "eval" not in "".join(lines), "phases that take no time are left out"
     assert lines[-1].rstrip().endswith("end") and "s " in lines[-1] and "−" in lines[-1]

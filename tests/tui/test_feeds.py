@@ -109,7 +109,8 @@ def test_the_timeline_counts_every_step_once_and_shows_where_the_run_stood(tmp_p
     assert len(line.steps) * line.bin_s >= (ended - began) / 1e9
 
 
-def test_waiting_is_taken_out_of_backward_and_nothing_is_lost(tmp_path):
+def test_waiting_is_one_part_and_nothing_is_lost(tmp_path):
+    """3 ms inside backward and 0.6 ms in collectives that the script calls."""
     folder = write_run(tmp_path / "r", ranks=2, slow_rank=1, steps=300)
     line = timeline(RunRecord.open(folder), START_NS)
     backward, wait = list(PARTS).index("backward"), list(PARTS).index("wait")
@@ -117,7 +118,7 @@ def test_waiting_is_taken_out_of_backward_and_nothing_is_lost(tmp_path):
     for column, phases in zip(columns, line.phases_ms, strict=True):
         assert sum(column) == pytest.approx(sum(phases), nan_ok=True)
     middle = columns[len(columns) // 2]
-    assert middle[wait] == pytest.approx(3.0) and middle[backward] == pytest.approx(6.9, abs=0.8)
+    assert middle[wait] == pytest.approx(3.6, abs=0.1) and middle[backward] == pytest.approx(6.9, abs=0.8)
 
 
 def test_a_cut_holds_nothing_from_later(tmp_path):

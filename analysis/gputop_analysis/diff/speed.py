@@ -12,6 +12,7 @@ from gputop_analysis.diff.blocks import COLUMNS, StepBlocks, blocks_of
 from gputop_analysis.diff.load import foreign_wait_ms
 from gputop_analysis.diff.model import SAMPLES_DIFFER, Judgement, PhaseDiff, RankDiff, SpeedDiff
 from gputop_analysis.stats import Interval
+from gputop_analysis.step_parts import WAIT
 from gputop_analysis.view import Array, RunView
 
 BETWEEN_RUNS = 0.01
@@ -19,7 +20,7 @@ BETWEEN_RUNS = 0.01
 where memory and threads were placed. It is added to what the runs show themselves: see
 ``Blocks.drift``.
 """
-_OWN = [i for i, name in enumerate(COLUMNS) if name not in ("wait", "comm")]
+_OWN = [i for i, name in enumerate(COLUMNS) if name != WAIT]
 _ALL = list(range(len(COLUMNS)))
 
 

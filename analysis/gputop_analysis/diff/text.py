@@ -129,7 +129,7 @@ def _name(phase: str) -> str:
     return {
         "other": "host code",
         "data": "waiting for data",
-        "wait": "waiting for other ranks",
+        "wait": "waiting for other ranks or the network",
     }.get(phase, phase)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.series import mean_ms_by_bin
 from gputop_analysis.stats import weighted_quantile
-from gputop_analysis.step_parts import WAIT
+from gputop_analysis.step_parts import CALLED, WAIT
 from gputop_analysis.view import Array, RunView
 
 PARTS = 160
@@ -16,7 +16,7 @@ PARTS = 160
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
     """Middle step of each part, and by phase the mean milliseconds a step over all ranks, waiting
-    taken out of backward; None for too few steps.
+    as one of them; None for too few steps.
     """
     series = [
         rank_series for rank_series in view.per_rank.values() if rank_series.after_set_up.sum()
@@ -40,12 +40,16 @@ def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
     if filled.sum() < 2:
         return None
     middles = ((edges[:-1] + edges[1:] - 1) / 2)[filled]
+    measured_ms: dict[str, Array] = dict(
+        zip(wire.PHASES, totals[:, filled] / counts[filled], strict=True)
+    )
+    called = measured_ms.pop(CALLED)
     layers = {}
-    for name, total in zip(wire.PHASES, totals, strict=True):
-        layers[name] = total[filled] / counts[filled]
+    for name, phase_ms in measured_ms.items():
+        layers[name] = phase_ms
         if name == "backward":
-            layers[WAIT] = np.minimum(_waits_over_steps(view, edges)[filled], layers[name])
-            layers[name] = layers[name] - layers[WAIT]
+            hidden = np.minimum(_waits_over_steps(view, edges)[filled], phase_ms)
+            layers[name], layers[WAIT] = phase_ms - hidden, hidden + called
     return middles, {name: values for name, values in layers.items() if values.any()}
 
 

@@ -109,7 +109,7 @@ def own_work(work: OwnWork | None) -> str:
 def wait_note(parts: Sequence[PhaseStats]) -> str:
     """What the part ``wait`` is; empty where there is none."""
     if any(part.name == WAIT for part in parts):
-        return "wait is for other ranks, inside backward, by DDP's timers"
+        return "wait is in collectives, and by DDP's timers in backward"
     return ""
 
 

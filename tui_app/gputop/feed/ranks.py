@@ -22,7 +22,7 @@ class RanksPageData:
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     columns: dict[str, list[float]]
-    """``step``, ``own``, ``wait``, ``excess`` in ms; ``comm`` and ``slowest`` 0 to 1."""
+    """``step``, ``own``, ``wait``, ``excess`` in ms; ``wait %`` and ``slowest`` 0 to 1."""
     phases_ms: dict[str, list[float]]
     excess_phase: tuple[str, ...]
     culprit: int | None
@@ -73,7 +73,7 @@ def _plain(
         "wait": table.wait_ms,
         "excess": table.excess_ms,
     }
-    columns |= {"comm": table.comm_share, "slowest": table.slowest_share}
+    columns |= {"wait %": table.comm_share, "slowest": table.slowest_share}
     return RanksPageData(
         ranks=table.ranks,
         hosts=table.hosts,

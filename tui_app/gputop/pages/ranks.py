@@ -16,7 +16,7 @@ from gputop.widgets import plots
 from gputop.widgets.rank_map import heat
 from gputop_analysis.rank_excess import reference
 
-SORTS = ("wait", "own", "step", "excess", "slowest", "comm", "rank")
+SORTS = ("wait", "own", "step", "excess", "slowest", "wait %", "rank")
 """Columns to sort by. Of the waits the smallest comes first: that rank holds up the others."""
 ASCENDING = ("wait", "rank")
 DETAIL_FROM = 26
@@ -123,7 +123,7 @@ def table(
 
 
 def _heading(sort: str, arrow: str, with_host: bool, strip: str, width: int) -> Row:
-    names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("comm", 7), ("slowest", 9)]
+    names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("wait %", 7), ("slowest", 9)]
     row: Row = []
     for name, cells in names:
         if name == sort:
@@ -160,7 +160,7 @@ def _line(
     row: Row = [(mark, "high" + ground), (right(str(rank), 5), "text" + ground)]
     for name, style in (("step", "text"), ("own", "text"), ("wait", "muted")):
         row.append((right(numbers.ms_column(values[name], digits), 9), style + ground))
-    row.append((right(numbers.percent(values["comm"]), 7), "muted" + ground))
+    row.append((right(numbers.percent(values["wait %"]), 7), "muted" + ground))
     row.append((right(numbers.percent(values["slowest"]), 9), share_style + ground))
     phase = page.excess_phase[index]
     excess = ""

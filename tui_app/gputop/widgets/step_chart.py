@@ -12,7 +12,7 @@ from gputop.render import numbers
 from gputop.render.bars import stacked_columns
 from gputop.render.rows import Row, right, row_width
 from gputop_agent.wire import PHASES
-from gputop_analysis.step_parts import parts_of
+from gputop_analysis.step_parts import CALLED, WAIT, parts_of
 
 AXIS = 8
 TAG = 16
@@ -39,28 +39,29 @@ class PartLook(NamedTuple):
 PARTS: dict[str, PartLook] = {}
 """The parts from the bottom up: the phases in their order, waiting after backward."""
 for _phase in palette.PHASES:
-    PARTS[_phase.name] = PartLook(_phase.name, _phase.letter)
+    if _phase.name != CALLED:
+        PARTS[_phase.name] = PartLook(_phase.name, _phase.letter)
     if _phase.name == "backward":
-        PARTS["wait"] = PartLook("wait", "w")
+        PARTS[WAIT] = PartLook(WAIT, "w")
 
 Columns = list[tuple[float, ...]]
 
 
 def parted(line: Timeline) -> Columns:
-    """Milliseconds by part and bin: waiting is taken out of backward, the excess out of other."""
-    backward, other = PHASES.index("backward"), PHASES.index("other")
-    after = backward + 1
+    """Milliseconds by part and bin: waiting is taken out of backward, the excess out of other, and
+    joined to the collectives called from Python.
+    """
     columns: Columns = []
-    for phases, wait in zip(line.phases_ms, line.wait_ms, strict=True):
-        if not wait > 0 or phases[0] != phases[0]:
-            columns.append((*phases[:after], 0.0, *phases[after:]))
-            continue
-        less = list(phases)
-        inside = min(wait, less[backward])
-        beyond = min(wait - inside, less[other])
-        less[backward] -= inside
-        less[other] -= beyond
-        columns.append((*less[:after], inside + beyond, *less[after:]))
+    for phases, hidden_ms in zip(line.phases_ms, line.wait_ms, strict=True):
+        parts: dict[str, float] = dict(zip(PHASES, phases, strict=True))
+        parts[WAIT] = parts.pop(CALLED)
+        if hidden_ms > 0 and phases[0] == phases[0]:
+            inside = min(hidden_ms, parts["backward"])
+            beyond = min(hidden_ms - inside, parts["other"])
+            parts["backward"] -= inside
+            parts["other"] -= beyond
+            parts[WAIT] += inside + beyond
+        columns.append(tuple(parts[name] for name in PARTS))
     return columns
 
 
