@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from gputop_analysis.text import MISSING
 from gputop_probes.record.reader import RunRecord
 
 LEAST_ALIKE = 3
@@ -252,7 +253,7 @@ def _own(
     last = timed[-1]
     recomputed = set(last.get("recomputed") or ())
     for index, row in enumerate(rows):
-        layer = Layer(row["path"], row.get("class", "?"))
+        layer = Layer(row["path"], row.get("class", MISSING))
         for name, column in _COLUMNS.items():
             if column == "flops":
                 continue

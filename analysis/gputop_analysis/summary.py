@@ -20,6 +20,7 @@ from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
+from gputop_analysis.text import MISSING
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 from gputop_probes.record.reader import RunRecord
@@ -89,7 +90,7 @@ def _unseen(event: dict[str, Any]) -> str:
     reason = str(event.get("reason", "unknown"))
     if reason == "unknown":
         reason = "no reason found"
-    return f"process {event.get('pid', '?')}: {reason}"
+    return f"process {event.get('pid', MISSING)}: {reason}"
 
 
 def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:

@@ -168,7 +168,7 @@ _MOST_LEFT_OUT = 3
 
 def step_number(step: int | None) -> str:
     """``12``; a question mark where the step is not known."""
-    return "?" if step is None else str(step)
+    return MISSING if step is None else str(step)
 
 
 def share_words(share: float) -> str:

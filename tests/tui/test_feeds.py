@@ -118,7 +118,9 @@ def test_waiting_is_one_part_and_nothing_is_lost(tmp_path):
     for column, phases in zip(columns, line.phases_ms, strict=True):
         assert sum(column) == pytest.approx(sum(phases), nan_ok=True)
     middle = columns[len(columns) // 2]
-    assert middle[wait] == pytest.approx(3.6, abs=0.1) and middle[backward] == pytest.approx(6.9, abs=0.8)
+    assert middle[wait] == pytest.approx(3.6, abs=0.1) and middle[backward] == pytest.approx(
+        6.9, abs=0.8
+    )
 
 
 def test_a_cut_holds_nothing_from_later(tmp_path):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gputop_analysis.text import MISSING
+
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
     from gputop_probes.record.reader import RunRecord
@@ -58,6 +60,6 @@ def hang_of(record: RunRecord) -> str:
     for event in sorted(record.events("hang_suspected", "hang_over"), key=lambda one: one["t_ns"]):
         text = ""
         if event["type"] == "hang_suspected":
-            ranks = ", ".join(map(str, event.get("ranks") or ["?"]))
+            ranks = ", ".join(map(str, event.get("ranks") or [MISSING]))
             text = f"hang: no step for {event.get('silent_s', 0):.0f} s, silent ranks {ranks}"
     return text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gputop_analysis.text import step_number
+from gputop_analysis.text import MISSING, step_number
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
@@ -108,7 +108,7 @@ def explain(event: Event) -> OutOfMemory:
     return OutOfMemory(
         rank=event.get("rank"),
         step=int(step) if isinstance(step, int) else None,
-        phase=str(event.get("phase") or "?"),
+        phase=str(event.get("phase") or MISSING),
         layer=str(event.get("module") or ""),
         layer_class=str(event.get("module_class") or ""),
         sizes=message_sizes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop.feed.plots import Listing
 from gputop_analysis.model import Finding
 from gputop_analysis.standstill import standstill
+from gputop_analysis.text import MISSING
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 from gputop_probes.record.files import tail_text
@@ -32,7 +33,10 @@ def stacks(view: RunView, finding: Finding) -> Listing | None:
             f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
         )
         lines.append(
-            (f"rank {rank:<4} {dump.get('phase', '?'):<10} {site}{waits_in}", rank == finding.rank)
+            (
+                f"rank {rank:<4} {dump.get('phase', MISSING):<10} {site}{waits_in}",
+                rank == finding.rank,
+            )
         )
     if len(newest) > RANKS_AT_MOST:
         lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))
@@ -56,7 +60,7 @@ def traceback(view: RunView, finding: Finding) -> Listing | None:
         line for frame in first.get("traceback") or [] for line in str(frame).rstrip().splitlines()
     ]
     return Listing(
-        f"raised on rank {first.get('rank', '?')}",
+        f"raised on rank {first.get('rank', MISSING)}",
         ((head, True), *((line, False) for line in frames)),
     )
 

@@ -14,7 +14,7 @@ from gputop.feed.snapshot import Notice, Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, fill, left, row_text, wrap
 from gputop.screens.dialog import CSS, TextDialog, Words, text_columns
-from gputop_analysis.text import counted
+from gputop_analysis.text import MISSING, counted
 
 COLUMNS = 6
 GAP = 3
@@ -126,7 +126,7 @@ def _block(group: StackGroup, cells: int, odd: bool, usual: set[str], many: int)
     style = "bold high" if odd else "bold text"
     rows: list[Row] = [[(line, style)] for line in wrap(("▲ " if odd else "  ") + name, cells)]
     about = f"  {len(group.members)} of {counted(many, 'rank')}"
-    where = f"  in {body.get('phase', '?')}, step {body.get('step', '?')}"
+    where = f"  in {body.get('phase', MISSING)}, step {body.get('step', MISSING)}"
     rows += [[(line, "muted")] for part in (about, where) for line in wrap(part, cells)]
     rows.append([])
     for frame in group.frames or ("no Python frame",):

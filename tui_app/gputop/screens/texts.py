@@ -17,6 +17,7 @@ from gputop.render.rows import shorten, wrap
 from gputop.screens.dialog import text_columns
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.step_chart import PARTS
+from gputop_analysis.text import MISSING
 
 Colours = Mapping[str, str]
 
@@ -197,9 +198,9 @@ def _profile(body: Mapping[str, Any], width: int) -> str:
     on_device = any(row.get("device_ms") for row in table)
     wide = max(min(OPERATOR, width - 18 - 11 * on_device), 12)
     head = f"{'operator':<{wide}}{'calls':>8}{'cpu ms':>10}" + f"{'device ms':>11}" * on_device
-    lines = [f"{body.get('steps', '?')} steps together", head]
+    lines = [f"{body.get('steps', MISSING)} steps together", head]
     for row in table:
-        name = shorten(str(row.get("op", "?")), wide - 1)
+        name = shorten(str(row.get("op", MISSING)), wide - 1)
         line = f"{name:<{wide}}{row.get('calls', 0):>8}"
         line += f"{numbers.ms(float(row.get('cpu_ms') or 0)):>10}"
         device = row.get("device_ms")
@@ -209,7 +210,7 @@ def _profile(body: Mapping[str, Any], width: int) -> str:
 
 
 def _stacks(body: Mapping[str, Any]) -> str:
-    lines = [f"in {body.get('phase', '?')}, step {body.get('step', '?')}"]
+    lines = [f"in {body.get('phase', MISSING)}, step {body.get('step', MISSING)}"]
     for thread in body.get("threads") or []:
         mark = " (training)" if thread.get("training") else ""
         lines += ["", f"{thread.get('name', 'thread')}{mark}"]

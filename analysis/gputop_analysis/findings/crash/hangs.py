@@ -19,7 +19,7 @@ from gputop_analysis.standstill import (
     training_frames,
 )
 from gputop_analysis.summary import steps_at
-from gputop_analysis.text import step_number
+from gputop_analysis.text import MISSING, step_number
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 
@@ -316,7 +316,7 @@ def _finding(
     line, dump, excuse = _line(standstill), standstill.dump, _excuse(view, standstill)
     step = steps_at(view.record, dump)
     where = (
-        f"rank {standstill.rank} is in phase {dump.get('phase', '?')} of step "
+        f"rank {standstill.rank} is in phase {dump.get('phase', MISSING)} of step "
         f"{step_number(step)} at {line}"
     )
     parts = [
@@ -380,7 +380,7 @@ def _number(value: float) -> float | str:
 
 
 def _collective(collective: Event) -> str:
-    return f"{collective.get('op') or 'a collective'!s} (number {collective.get('seq', '?')})"
+    return f"{collective.get('op') or 'a collective'!s} (number {collective.get('seq', MISSING)})"
 
 
 def _names(ranks: list[int]) -> str:

@@ -16,7 +16,7 @@ from gputop_analysis.findings.pictures import MEMORY, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.summary import steps_at
-from gputop_analysis.text import step_number
+from gputop_analysis.text import MISSING, step_number
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.vram.oom import explain, nearest_lever
@@ -214,7 +214,7 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="critical",
         title=f"rank {event.get('rank')}: a worker found no room in shared memory, step "
-        f"{event.get('step', '?')}",
+        f"{event.get('step', MISSING)}",
         evidence=message + full,
         fix="enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in "
         "Kubernetes), or call torch.multiprocessing.set_sharing_strategy('file_system')" + fewer,

@@ -27,7 +27,7 @@ from gputop_analysis.findings.shares import (
 from gputop_analysis.findings.sites import Site, line_with, named, top_site
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.series import RankSeries
-from gputop_analysis.text import counted, percent
+from gputop_analysis.text import MISSING, counted, percent
 from gputop_analysis.view import Array, RunView
 
 PAUSE, HABIT = 20, 3
@@ -84,7 +84,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     if longest:
         pauses_text = (
             f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
-            f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
+            f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', MISSING)}"
         )
     else:
         pauses_text = ""
