@@ -137,13 +137,6 @@ def is_waiting(dump: Event) -> bool:
     return bool(collective) and collective.get("state") != "completed"
 
 
-def training_frames(dump: Event) -> list[str]:
-    """Frames of the training thread, innermost first."""
-    threads = dump.get("threads") or []
-    training = next((t for t in threads if t.get("training")), threads[0] if threads else {})
-    return [str(frame) for frame in training.get("frames", ())]
-
-
 def _kind(
     dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, somebody_waits: bool
 ) -> Kind:

@@ -1,8 +1,27 @@
-"""The line of the user's in a stack of ``file:line function`` frames."""
+"""The line of the user's in a dump of a rank's stacks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def training_frames(dump: Mapping[str, Any]) -> list[str]:
+    """Frames of the training thread as ``file:line function``, innermost first."""
+    threads = dump.get("threads") or []
+    training = next((t for t in threads if t.get("training")), threads[0] if threads else {})
+    return [str(frame) for frame in training.get("frames", ())]
+
+
+def dumped_line(dump: Mapping[str, Any]) -> str | None:
+    """The user's innermost ``file:line function`` of the training thread, by the guest, which knows
+    whose file it is; of an older guest's dump by the names of its frames. None without frames.
+    """
+    for place in dump.get("places") or ():
+        if place.get("site"):
+            return f"{place['site']} {place.get('function') or ''}".rstrip()
+    return user_line(training_frames(dump))
 
 
 def user_line(frames: list[str]) -> str | None:

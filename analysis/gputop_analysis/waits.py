@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 
 
 ENOUGH_RECORDS = 10
+LEAST_MS = 0.05
+"""A step in collectives, on any rank; less is next to none."""
 NEARLY_SAME = 0.8
 """Of the steps that a rank has sampled, so many that all ranks have are compared one by one."""
 ARRIVALS = "arrival times of collectives"
@@ -108,15 +110,14 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     edges = _coarser_edges(common, rows)
     counts, (wait, backward) = _bucket_means(rows, ("wait_ns", "backward_compute_ns"), edges)
     keep = (counts >= 1).all(axis=1)
-    at_buffers, covered = _wait_at_buffers(view, common, edges)
-    keep &= covered
+    ms, source = wait / 1e6, "DDP's timers"
+    beside = _beside_backward(view, common)
+    if beside is not None:
+        waited, what = beside
+        means, covered = _by_bucket(common, waited, edges)
+        ms, source, keep = ms + means, f"{source}, and {what}", keep & covered
     if keep.sum() < 10:
         return None
-    if at_buffers is None:
-        source = "DDP's timers"
-    else:
-        source = "DDP's timers, and forwards that wait for its buffers"
-    ms = wait / 1e6 if at_buffers is None else wait / 1e6 + at_buffers
     return Waits(ms[keep], common.ranks, source, backward[keep] / 1e6)
 
 
@@ -133,25 +134,37 @@ def _one_a_step(rows: Array) -> Array:
     return merged
 
 
-def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Array | None, Array]:
-    """Waiting in the broadcast of the buffers that DDP begins a forward with, which counts as
-    communication, in older records as forward: ms a step, buckets of steps x ranks.
+def _beside_backward(view: RunView, common: Aligned) -> tuple[Array, str] | None:
+    """Waiting outside backward, ms a step, steps x ranks, and where it is; None where none is.
 
-    A rank that comes early waits there for the last one: no longer than it is early, nor than its
-    forward takes longer than the last one's. Beside it a mask of the buckets that it covers; None
-    without such a broadcast.
+    Collectives called from Python, DDP's broadcast of its buffers among them, are waiting; older
+    records count that broadcast as forward.
     """
+    called = common.per_step_ms("comm_ns")
+    if (called.mean(axis=0) > LEAST_MS).any():
+        return called, "time in other collectives"
     synced = any(event.get("broadcast_buffers") for event in view.events("ddp"))
-    if not synced or not (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
-        return None, np.ones(len(edges) - 1, bool)
+    if synced and (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
+        return _wait_at_buffers(common), "forwards that wait for its buffers"
+    return None
+
+
+def _wait_at_buffers(common: Aligned) -> Array:
+    """Waiting in a broadcast that a forward begins with: a rank that comes early waits there for
+    the last one, no longer than it is early, nor than its forward takes longer than the last one's.
+    """
     before = sum(
         common.per_step_ms(f"{phase}_ns") for phase in ("data", "h2d", "optimizer", "other")
     )
-    forward = common.per_step_ms("forward_ns") + common.per_step_ms("comm_ns")
+    forward = common.per_step_ms("forward_ns")
     last = np.asarray(before).argmax(axis=1)[:, None]
     early = np.take_along_axis(before, last, axis=1) - before
     longer = forward - np.take_along_axis(forward, last, axis=1)
-    waited = np.clip(np.minimum(early, longer), 0, None)
+    return np.clip(np.minimum(early, longer), 0, None)
+
+
+def _by_bucket(common: Aligned, waited: Array, edges: Array) -> tuple[Array, Array]:
+    """Values of the common steps as means of wider buckets, and a mask of the buckets covered."""
     starts, size = common.edges[:-1][common.keep], common.bucket_steps
     count = np.full(len(starts), float(size))
     spread = [bucketed(starts, starts + size, column * size, count, edges) for column in waited.T]
@@ -210,7 +223,7 @@ def _bucket_means(
 def in_collectives(common: Aligned) -> Waits | None:
     """Time of all ranks in synchronous collectives; None where there is next to none."""
     ms = common.per_step_ms("comm_ns")
-    if not (ms.mean(axis=0) > 0.05).any():
+    if not (ms.mean(axis=0) > LEAST_MS).any():
         return None
     return Waits(ms, common.ranks, COLLECTIVES)
 

@@ -34,6 +34,21 @@ def test_an_infinite_factor_before_it_is_not_blamed_for_a_logarithm():
     assert origin.name == "log"
 
 
+def test_zero_times_the_logarithm_of_what_is_masked_is_no_fault_of_the_mask():
+    """``p.log()`` of a choice that is left out is -inf, and ``p`` is 0."""
+    logits = torch.randn(3, 5, requires_grad=True)
+    kept = logits.masked_fill(torch.eye(3, 5, dtype=torch.bool), float("-inf"))
+    scores = torch.stack([kept.log_softmax(1), kept.log_softmax(1)])
+    origin = Graph(logits.mean() - (scores.exp() * scores).sum(2).mean()).origin()
+    assert origin.name == "mul" and origin.result.isnan().any()
+
+
+def test_zero_times_an_overflow_is_the_overflows():
+    x = torch.full((4,), 200.0, requires_grad=True)
+    origin = Graph((torch.stack([x.exp()]) * (x - 200)).mean()).origin()
+    assert origin.name == "exp"
+
+
 def test_a_view_of_what_is_not_finite_leads_to_what_was_viewed():
     """A linear layer flattens its input, which is all that saved the overflow of half precision."""
     layer = nn.Linear(8, 8)

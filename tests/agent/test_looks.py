@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from gputop_agent.injection import debugging, hello
 from gputop_agent.runtime import frames, shapes, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch
+from gputop_agent.watchers import tracers
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,18 @@ def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
         with torch.autograd.set_detect_anomaly(look % 2 == 0):
             watch.sample()
     session.debug.pop("anomaly_at")
-    assert session.debug == {"anomaly": 0.5, "profiler": 0.0}
+    assert session.debug == {"anomaly": 0.5, "profiler": 0.0, "tracemalloc": False}
+
+
+def test_what_was_on_at_the_first_step_may_be_off():
+    tracemalloc.start()
+    try:
+        tracers.look_again()
+        assert session.debug["tracemalloc"] is True
+    finally:
+        tracemalloc.stop()
+    tracers.look_again()
+    assert session.debug["tracemalloc"] is False
 
 
 def test_the_only_line_that_has_a_word(tmp_path, monkeypatch):
@@ -61,7 +74,7 @@ def test_a_tracer_of_the_training_thread_is_named():
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
-        found = debugging.describe_tracers()
+        found = tracers.describe()
     finally:
         sys.settrace(before)
     assert found["trace"] == tracer.__module__ and found["tracemalloc"] is False

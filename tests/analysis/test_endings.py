@@ -434,6 +434,18 @@ def test_the_line_that_missed_another_rank_is_not_the_one_to_mend(tmp_path):
     assert "mend" not in str(failure.fix)
 
 
+def test_a_rank_that_ended_by_itself_went_before_the_one_that_was_ended(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    build.event("goodbye", t_ns=build.clock[0], rank=1, steps=60, reason="exit")
+    build.event("rank_lost", t_ns=build.clock[0] + 10**8, rank=0, reason="process gone", step=59)
+    build.end(exit_code=1)
+    told = "multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3\n"
+    (build.path / "hosts" / "box" / "output.log").write_text(told)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert failure.rank == 1 and "rank 1 went first" in failure.title
+    assert "look for what ends rank 1, such as sys.exit()" in str(failure.fix)
+
+
 TOLD_BY_TORCHRUN = """\
 E1127 19:47:34 14611 torch/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) \
 local_rank: 1 (pid: 77) of binary: /opt/bin/python

@@ -326,6 +326,23 @@ def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_pat
         assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)
 
 
+def test_a_rank_that_the_others_wait_for_before_backward_is_slow_under_ddp_too(tmp_path):
+    """Its batches come late, and the others wait in an ``all_gather`` that the loss begins with:
+    DDP's own timers find next to nothing.
+    """
+    random, build = np.random.default_rng(3), Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo", "ddp": True})
+    for _ in range(80):
+        late = random.normal(50, 3)
+        timer = random.uniform(0.2, 3, 2)
+        build.step(0, forward=4, data=1, comm=late, backward=12 + timer[0], wait_ms=timer[0])
+        build.step(1, forward=4, data=1 + late, comm=1, backward=12 + timer[1], wait_ms=timer[1])
+    (straggler, *_) = evaluate(build.open())
+    assert (straggler.id, straggler.rank) == ("IN11", 1)
+    assert straggler.recoverable_ms_per_step == pytest.approx(49, abs=2)
+
+
 @pytest.mark.parametrize("left_out", [None, 75])
 def test_a_slow_rank_of_a_short_run_whose_timers_tell_of_every_fourth_step(tmp_path, left_out):
     random = np.random.default_rng(8)

@@ -49,9 +49,11 @@ _ABOUT_MODULES = re.compile(
     r"|state_dict|apply)"
 )
 """What is asked of a module without running it."""
-_TENSOR_CALL = re.compile(
-    r"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
+_NO_OPERATORS = (
+    "tensor|as_tensor|from_numpy|save|load|no_grad|enable_grad|set_grad_enabled|inference_mode"
+    "|autocast"
 )
+_TENSOR_CALL = re.compile(rf"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:{_NO_OPERATORS})\b)\w+\(")
 _MAKES_TENSOR = re.compile(r"\b(?:as_)?tensor\(")
 _LOOP = re.compile(r"\bfor\b")
 _MAKES_LOSS = re.compile(r"^\s*\w*loss\w*\s*\+?=[^=]")

@@ -37,11 +37,12 @@ def install(torch):
 class CallSlot:
     """What is in a module's call slot. Holds the module weakly: a deleted model is freed."""
 
-    __slots__ = ("inner", "module", "trained")
+    __slots__ = ("inner", "look_due", "module", "still_trained", "trained")
 
     def __init__(self, module, trained, inner):
         self.module = weakref.ref(module)
-        self.trained = trained  # an optimizer has parameters of it
+        self.trained = self.still_trained = trained  # an optimizer has parameters of it
+        self.look_due = 0  # the step from which on it is asked again whether it still has
         self.inner = inner  # what ``module.compile()`` had put there, or None
 
     def __call__(self, *args, **kwargs):
@@ -174,14 +175,15 @@ def before(slot, module, args, kwargs):
         optimizer.heal()
     depth = len(clock.stack)
     graded = bound.is_grad_enabled()
-    training = module.training or not slot.trained
+    trained = slot.trained and (module.training or _still_trained(slot, module))
+    training = module.training or not trained
     if graded and training and open_step.unsure:
         # before a boundary, or what is moved would cross it
         open_step.train(module)
     if not open_step.in_optimizer:
         if graded:
             _graph_begins()
-            if training and slot.trained:
+            if training and trained:
                 _note_inputs(args, kwargs)
         if session.phase == H2D:
             clock.switch(OTHER)
@@ -202,6 +204,14 @@ def before(slot, module, args, kwargs):
     if layers.watch.look is not None:
         layers.root_called(module)
     return depth, phase, is_undecided, totals[phase], cpu_ns
+
+
+def _still_trained(slot, module):
+    """Whether a network in eval mode is the one that is trained, and no teacher."""
+    if session.step >= slot.look_due:
+        slot.look_due = session.step + events.WAIT_STEPS
+        slot.still_trained = roots.still_trains(module)
+    return slot.still_trained
 
 
 def _graph_begins():

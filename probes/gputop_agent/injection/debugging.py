@@ -6,15 +6,15 @@ part of the step only or for a part of the run.
 """
 
 import sys
-from typing import Any
 
 from gputop_agent.hooks import dynamo
 from gputop_agent.runtime import frames, interrupts
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import burst
+from gputop_agent.watchers import burst, tracers
 
 _MIN_LOOKS = 10
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
+_WORDS = {"anomaly": "detect_anomaly(", "profiler": "profile(", "tracemalloc": "tracemalloc.start("}
 _MAX_LINES = 100_000  # of the user's files that are searched for the line that switches an aid on
 
 
@@ -45,7 +45,8 @@ class DebugAids:
         if self.looks % _MIN_LOOKS == 0:
             session.debug["anomaly"] = _rounded(self.anomaly / self.looks)
             session.debug["profiler"] = _rounded(self.profiler / self.looks)
-            for key, word in (("anomaly", "detect_anomaly("), ("profiler", "profile(")):
+            session.debug["tracemalloc"] = tracers.is_tracing_memory()
+            for key, word in _WORDS.items():
                 if session.debug[key] and key + "_at" not in session.debug:
                     session.debug[key + "_at"] = _only_line_with(word)
 
@@ -72,31 +73,3 @@ def _only_line_with(word):
         if searched > _MAX_LINES:
             return None
     return places[0] if len(places) == 1 else None
-
-
-def describe_tracers():
-    """What traces the calling thread, which is the training's: ``{"trace", "profile", "dev_mode",
-    "tracemalloc"}``.
-
-    ``trace`` is a debugger or a coverage tool, ``profile`` cProfile or its like, each by the module
-    that it is from.
-    """
-    tracers: "dict[str, Any]" = {
-        "trace": _module_of(sys.gettrace()),
-        "profile": _module_of(sys.getprofile()),
-    }
-    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
-    if monitoring is not None:
-        for key, ids in (("trace", (0, 1)), ("profile", (2,))):
-            names = [name for name in map(monitoring.get_tool, ids) if name]
-            tracers[key] = tracers[key] or (names[0] if names else None)
-    tracemalloc = sys.modules.get("tracemalloc")
-    tracers["dev_mode"] = bool(sys.flags.dev_mode)
-    tracers["tracemalloc"] = bool(tracemalloc is not None and tracemalloc.is_tracing())
-    return tracers
-
-
-def _module_of(function):
-    if function is None:
-        return None
-    return str(getattr(function, "__module__", None) or type(function).__module__)

@@ -11,13 +11,12 @@ from gputop_agent.description import (
     describe_process,
     horizon,
 )
-from gputop_agent.injection import debugging
 from gputop_agent.runtime import guard, shapes, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch, device, flop_count
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import built_places, dryrun, layers, numerics
+from gputop_agent.watchers import built_places, dryrun, layers, numerics, tracers
 
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
@@ -40,7 +39,7 @@ _updates = _Updates()
 
 def on_first_step():
     """Describe the run, say hello, start the agent's thread. On the training thread."""
-    session.debug.update(guard.attempt(debugging.describe_tracers) or {})
+    guard.safely(tracers.look_again)
     fields = describe()
     _sent.clear()
     _sent.update(fields)

@@ -109,10 +109,13 @@ def all_stepped():
     forget_optimizers()
     if len(known_optimizers) < 2 or open_step.flags & wire.F_OPT_IN_BACKWARD:
         return True
-    stepped, oldest = open_step.stepped, session.step - WAIT_STEPS
-    return not any(
-        key not in stepped and stepped_at > oldest for key, stepped_at in known_optimizers.items()
-    )
+    stepped = open_step.stepped
+    return not any(key not in stepped and steps_lately(key) for key in known_optimizers)
+
+
+def steps_lately(key):
+    """Whether an optimizer with this id is one of those that the steps of late have had."""
+    return known_optimizers.get(key, -WAIT_STEPS) > session.step - WAIT_STEPS
 
 
 def place():

@@ -68,11 +68,32 @@ def discover():
 
 
 def _is_trained(module, wanted):
-    """Whether an optimizer knows one of its parameters; DeepSpeed's have flat partitions of their
-    own instead.
+    """Whether an optimizer knows one of its parameters."""
+    if _is_engine(module) or not wanted:
+        return True
+    return any(id(one) in wanted for one in module.parameters())
+
+
+def still_trains(module):
+    """Whether what was trained once still is: it wants gradients, and none or a recent optimizer is
+    known to have its first parameter that does. A teacher may have been trained before.
     """
-    by_engine = any(kind.__name__ == "DeepSpeedEngine" for kind in type(module).__mro__)
-    return by_engine or not wanted or any(id(one) in wanted for one in module.parameters())
+    if _is_engine(module):
+        return True
+    first = next((one for one in module.parameters() if one.requires_grad), None)
+    if first is None:
+        return False
+    events.forget_optimizers()
+    optimizers = living.alive(session.optimizers.values())
+    if not optimizers:
+        return True
+    recent = [optimizer for optimizer in optimizers if events.steps_lately(id(optimizer))]
+    return any(first is one for optimizer in recent for one in _parameters_of(optimizer))
+
+
+def _is_engine(module):
+    """Whether it is DeepSpeed's, whose optimizers have flat partitions of their own."""
+    return any(kind.__name__ == "DeepSpeedEngine" for kind in type(module).__mro__)
 
 
 def _first_place(module, place_of):

@@ -13,7 +13,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent.runtime import frames, interrupts, late, transport
+from gputop_agent.runtime import frames, guard, interrupts, late, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
@@ -31,6 +31,7 @@ from gputop_agent.watchers import (
     gradients,
     growth,
     habits,
+    tracers,
     training_mode,
     uncleared,
 )
@@ -107,6 +108,7 @@ def _begin(step):
         current.not_before_ns = monotonic_ns() + PERIOD_NS
     else:
         current.not_before_ns = 0
+    guard.safely(tracers.look_again)
     optimizers = alive(session.optimizers.values())
     if late.may_look():
         _send_unsent()

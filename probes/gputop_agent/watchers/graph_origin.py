@@ -50,6 +50,7 @@ _SAME_VALUES = (
     "t transpose permute expand view reshape reshape_alias unsafe_view alias slice unsqueeze "
     "squeeze clone neg select"
 ).split()
+_MASKS = ("log_softmax", "masked_fill", "where")  # give infinities on purpose
 _REPEATABLE = ("log", "log2", "log10", "log1p", "acos", "asin", "atanh", "acosh", "lgamma", "tan")
 
 
@@ -196,6 +197,8 @@ class Graph:
                 continue
             visited.add(node.node)
             bad = self.bad_children(node)
+            if bad and self._is_zero_times_mask(node):
+                bad = []
             if not bad and (within is None or not node.children or within(node.number)):
                 candidates.append(node)
             todo.extend(bad)
@@ -205,6 +208,36 @@ class Graph:
         if first.unowned is not None or not first.children:
             return first
         return self._likeliest(first)
+
+    def _is_zero_times_mask(self, node):
+        """Whether it multiplies infinities that stand for what is left out, as the logarithm of a
+        probability of 0, by zeros: then NaN begins here. What it gives is noted.
+        """
+        inputs = dict(node.inputs)
+        if node.name != "mul" or len(inputs) < 2 or any(map(_has_nan, inputs.values())):
+            return False
+        if any(first.name not in _MASKS for first in self._first_bad(node)):
+            return False
+        with session.torch.no_grad():
+            product = inputs[0] * inputs[1]
+        if not _has_nan(product):
+            return False
+        node.result = product
+        return True
+
+    def _first_bad(self, node):
+        """The nodes below it at which values stopped being finite."""
+        firsts, visited, todo = [], set(), self.bad_children(node)
+        while todo:
+            below = todo.pop()
+            if below.node in visited:
+                continue
+            visited.add(below.node)
+            bad = self.bad_children(below)
+            todo.extend(bad)
+            if not bad:
+                firsts.append(below)
+        return firsts
 
     def likeliest_name(self, within):
         """The operation among those ``within`` a call that most likely gave such values, the first

@@ -6,7 +6,7 @@ from gputop.feed.plots import Listing
 from gputop_analysis.model import Finding
 from gputop_analysis.standstill import standstill
 from gputop_analysis.text import MISSING
-from gputop_analysis.user_line import user_line
+from gputop_analysis.user_line import dumped_line
 from gputop_analysis.view import RunView
 from gputop_probes.record.files import tail_text
 from gputop_probes.record.layout import OUTPUT_FILES
@@ -25,9 +25,7 @@ def stacks(view: RunView, finding: Finding) -> Listing | None:
     newest = hang.dumps if hang is not None and hang.dumps else newest
     lines: list[tuple[str, bool]] = []
     for rank, dump in sorted(newest.items())[:RANKS_AT_MOST]:
-        thread = next(iter(dump.get("threads") or []), {})
-        frames = [str(frame) for frame in thread.get("frames") or []]
-        site = user_line(frames) or (frames[0] if frames else "no stack")
+        site = dumped_line(dump) or "no stack"
         collective = dump.get("collective") or {}
         waits_in = (
             f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""

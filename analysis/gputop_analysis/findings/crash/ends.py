@@ -12,6 +12,7 @@ from gputop_analysis.findings.crash.last_words import (
     last_fault,
     last_line,
     last_words,
+    spawned_exit,
     told_exit_code,
 )
 from gputop_analysis.findings.crash.surroundings import advice
@@ -397,7 +398,7 @@ def _end_of(view: RunView, code: int) -> _End:
     number = code - 128 if 128 < code < 192 else None
     state, _, _ = run_state(view.record, 0)
     is_stop = stopping_event(view.record) is not None
-    lost_rank, lost_reason = _first_lost(view)
+    lost_rank, lost_reason = _left_by_itself(view) or _first_lost(view)
     return _End(
         code=code,
         signal_number=number,
@@ -473,6 +474,16 @@ def _said_goodbye(view: RunView) -> set[int | None]:
     return {e.get("rank") for e in view.record.events("goodbye")}
 
 
+def _left_by_itself(view: RunView) -> tuple[int, str] | None:
+    """The rank that ended in order while the others went on, as its parent tells; None: none."""
+    told = spawned_exit(view)
+    if told is None or told[0] not in _said_goodbye(view) or len(view.ranks) == 1:
+        return None
+    rank, code = told
+    step = steps_done(view.record, rank)
+    return rank, f"it ended by itself with exit code {code} after {counted(step, 'step')}"
+
+
 def _first_lost(view: RunView) -> tuple[int | None, str]:
     """The rank that first vanished without goodbye, and how; a single rank is meant anyway."""
     if len(view.ranks) == 1:
@@ -495,6 +506,11 @@ def _signal_name(number: int) -> str:
 def _advice(view: RunView, end: _End) -> str:
     if end.raised and (known := advice(end.raised.what, end.raised.site, _folder(view))):
         return known
+    if _left_by_itself(view):
+        return (
+            f"look for what ends rank {end.lost_rank}, such as sys.exit(): {end.lost_reason}, and "
+            "the others were ended after it"
+        )
     if end.raised and end.lost_reason and follows_surely(end.raised.what):
         return (
             f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "

@@ -16,11 +16,10 @@ from gputop_analysis.standstill import (
     Standstill,
     is_waiting,
     standstill,
-    training_frames,
 )
 from gputop_analysis.summary import steps_at
 from gputop_analysis.text import MISSING, step_number
-from gputop_analysis.user_line import user_line
+from gputop_analysis.user_line import dumped_line, training_frames
 from gputop_analysis.view import RunView
 
 _SILENT = "no step for 30 s and 20 median steps"
@@ -368,7 +367,7 @@ def _finding(
 
 
 def _line(standstill: Standstill) -> str | None:
-    return user_line(training_frames(standstill.dump))
+    return dumped_line(standstill.dump)
 
 
 def _sampled(standstill: Standstill) -> bool:

@@ -16,6 +16,7 @@ _PROGRESS = re.compile(r"\d+%\||it/s\b|s/it\b")
 """Of a bar as tqdm draws it."""
 _EXIT_CODE = re.compile(r"exitcode *: (-?\d{1,3})\)?(?: local_rank: \d+)? \(pid: (\d+)\)")
 """As torchrun tells of each process: its code and number."""
+_SPAWNED_EXIT = re.compile(r"ProcessExitedException: process (\d+) terminated with exit code (\d+)")
 
 
 def last_words(view: RunView) -> LastWords | None:
@@ -43,6 +44,16 @@ def told_exit_code(view: RunView, pid: int) -> int | None:
         for code, told_pid in _EXIT_CODE.findall(text):
             if int(told_pid) == pid:
                 return int(code)
+    return None
+
+
+def spawned_exit(view: RunView) -> tuple[int, int] | None:
+    """The process that ``torch.multiprocessing.spawn`` saw end first, on one host a rank, and its
+    exit code; None: it told of none that ended without an exception.
+    """
+    for text in last_outputs(view):
+        if told := _SPAWNED_EXIT.search(text):
+            return int(told[1]), int(told[2])
     return None
 
 

@@ -82,11 +82,16 @@ _SWITCHES = {
 """What takes them out of a script."""
 
 
+_SWITCHED_AT = (("anomaly", PARTLY_ON), ("profiler", MOSTLY_ON), ("tracemalloc", 1.0))
+
+
 def _switched_on_at(view: RunView) -> str | None:
-    """The line that alone switches on anomaly mode or a profiler; None where it is not known."""
+    """The line that alone switches on anomaly mode, a profiler or tracemalloc; None where it is not
+    known.
+    """
     for rank in view.ranks:
         debug = view.hello(rank).get("debug") or {}
-        for key, threshold in (("anomaly", PARTLY_ON), ("profiler", MOSTLY_ON)):
+        for key, threshold in _SWITCHED_AT:
             if float(debug.get(key) or 0) >= threshold and debug.get(f"{key}_at"):
                 return str(debug[f"{key}_at"])
     return None
@@ -149,7 +154,7 @@ def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input
             yield (
                 name,
                 fix,
-                Input(name, "on", "", f"{name} {tool}, as rank {rank} said at its first step"),
+                Input(name, "on", "", f"{name} {tool}, as rank {rank} said last"),
             )
 
 

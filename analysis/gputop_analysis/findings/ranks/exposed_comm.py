@@ -66,7 +66,10 @@ def _least_wait(view: RunView) -> _LeastWait | None:
     least_ms, source, site = waited.ms.min(axis=1), waited.source, None
     called_ms = common.per_step_ms("comm_ns").min(axis=1)
     by_wrapper = any(Facts(view, view.ranks[0]).parallel.get(name) for name in WRAPPERS)
-    by_script = not by_wrapper if source == COLLECTIVES else called_ms.mean() > least_ms.mean()
+    if source == COLLECTIVES:
+        by_script = not by_wrapper
+    else:
+        by_script = called_ms.mean() > least_ms.mean() / 2  # the rest is in backward
     if by_script and not pipelined:
         least_ms, source, site = called_ms, COLLECTIVES, top_site(view, "comm")
     return _LeastWait(least_ms, wall_ms, len(waited.ranks), source, by_script, site)

@@ -12,8 +12,7 @@ from gputop_analysis.hang_cause import MISMATCHES
 from gputop_analysis.hang_facts import cause_of
 from gputop_analysis.hang_standing import Cause
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.standstill import training_frames
-from gputop_analysis.user_line import user_line
+from gputop_analysis.user_line import dumped_line
 from gputop_analysis.view import RunView
 
 Entry = dict[str, Any]
@@ -132,7 +131,7 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
         if event["type"] == "exception":
             line = event.get("site")
         else:
-            line = user_line(training_frames(event))
+            line = dumped_line(event)
         if line:
             places.setdefault(rank, str(line))
     if odd in places:
