@@ -46,8 +46,39 @@ def test_a_local_container_that_grows_is_named_at_the_second_look(monkeypatch):
     assert told["kept_site"] == f"{frames.short_name(__file__)}:{line}"
 
 
+def test_a_pile_among_more_tensors_of_another_shape_is_found_at_the_second_look(monkeypatch):
+    """Weights, gradients and states of the optimizer are older, and more."""
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    monkeypatch.setattr(keepers.session, "torch", torch)
+    keeper = keepers.GrowingContainer()
+    weights = iter([torch.ones(3) for _ in range(150)])
+    tensors, shown = list(weights), {}
+    assert looked(tensors, keeper) == {}
+    for step in range(70):
+        shown[step] = torch.ones(2)
+        tensors.insert(0, shown[step])
+    assert looked(tensors, keeper)["kept_in"] == "shown"
+
+
+def test_closures_that_hold_on_to_tensors_lie_in_the_container_of_them(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper, reports, tensors = keepers.GrowingContainer(), deque(), []
+
+    def closed(worst):
+        return lambda: worst.max()
+
+    for _ in range(60):
+        tensors.append(torch.ones(2))
+        reports.append(closed(tensors[-1]))
+    assert looked(tensors, keeper) == {}
+    tensors.append(torch.ones(2))
+    reports.append(closed(tensors[-1]))
+    assert looked(tensors, keeper)["kept_in"] == "reports"
+
+
 def test_what_does_not_grow_is_not_told(monkeypatch):
     monkeypatch.setattr(frames, "origin", of_this_file)
+    monkeypatch.setattr(keepers.session, "torch", torch)
     keeper = keepers.GrowingContainer()
     shadow, tensors = pile_of(lambda values: {str(i): value for i, value in enumerate(values)})
     assert [looked(tensors, keeper), looked(tensors, keeper)] == [{}, {}]

@@ -28,9 +28,10 @@ MAX_LOOK_NS = 50_000_000
 # steps at which Python's blocks and the heap are asked for; more than at the first make a count
 BLOCK_STEPS = (100, 150, 280, 500)
 BETWEEN_STEPS = 80
-BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.5
+BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.1
 HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
-MIN_PILE = 100  # tensors that are alive
+MIN_PILE = 60  # tensors that are alive
+PILED_EVERY = 8  # steps: what is kept more rarely is no pile yet
 
 
 class NextCount:
@@ -116,7 +117,7 @@ def count():
         current.looks = MAX_LOOKS - 1 if current.looks == 1 else MAX_LOOKS
     piled = with_graph if 2 * len(with_graph) > len(all_tensors) else all_tensors
     kept = {}
-    if len(piled) >= max(MIN_PILE, session.step // 2):
+    if len(piled) >= max(MIN_PILE, session.step // PILED_EVERY):
         kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
     transport.send_event(
         "tensors",

@@ -8,8 +8,11 @@ import inspect
 import linecache
 import re
 import sys
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from functools import partial
+from operator import itemgetter
 from time import monotonic_ns
+from types import CellType, FunctionType
 
 from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import session
@@ -21,7 +24,8 @@ MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
 _MAPS = dict, OrderedDict
 _PILES = (list, deque, set, *_MAPS)
-_BETWEEN = (tuple, list, *_MAPS)
+_CLOSURES = CellType, FunctionType, partial
+_BETWEEN = (tuple, list, *_CLOSURES, *_MAPS)
 
 
 class GrowingContainer:
@@ -29,23 +33,31 @@ class GrowingContainer:
 
     def __init__(self):
         self.lengths = {}  # by name, at the last look
+        self.shapes = Counter()  # of the tensors at the last look
         self.told = {}
 
     def look(self, tensors, beside=()):
         """``{"kept_in": "history", "kept_site": "train.py:88"}`` of the container that most of some
         of these tensors are in, if it has grown since the last look; else empty. ``beside`` are
         lists of the caller's.
+
+        Those of the shape are tried of which most have come since: what piles up is alike.
         """
-        if not self.told:
-            name, length = _most_common(tensors, (tensors, *beside))
-            lengths = {name: length} if name else _variables_with_graphs()
-            growth = {
-                pile: lengths[pile] - self.lengths.get(pile, lengths[pile]) for pile in lengths
-            }
-            largest = max(growth, key=growth.__getitem__, default="")
-            if growth.get(largest, 0) > 0:
-                self.told = {"kept_in": largest, "kept_site": _filled_at(largest)}
-            self.lengths = lengths
+        if self.told:
+            return self.told
+        shapes = Counter(tensor.shape for tensor in tensors)
+        more, self.shapes, is_first = shapes - self.shapes, shapes, not self.shapes
+        shape, count = max(more.items(), key=itemgetter(1), default=(None, 0))
+        alike = [tensor for tensor in tensors if tensor.shape == shape]
+        name, length = _most_common(alike, (tensors, alike, *beside))
+        lengths = {name: length} if name else _variables_with_graphs()
+        if name and not is_first and length >= count:
+            self.lengths.setdefault(name, 0)  # all that came since lies in it
+        growth = {pile: lengths[pile] - self.lengths.get(pile, lengths[pile]) for pile in lengths}
+        largest = max(growth, key=growth.__getitem__, default="")
+        if growth.get(largest, 0) > 0:
+            self.told = {"kept_in": largest, "kept_site": _filled_at(largest)}
+        self.lengths = lengths
         return self.told
 
 
