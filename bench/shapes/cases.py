@@ -833,7 +833,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "histograms": {"STEPS": "200"},
     "stuck_reading": SOON,
     "embeddings_cached": {"STEPS": "1200"},
-    "watcher_spins": {"STEPS": "160"},
+    "watcher_spins": {"STEPS": "60"},
     "threads_of_eight": {"STEPS": "120"},
     "pool_waits": SOON_ALONE,
     "maker_dies": SOON_ALONE,

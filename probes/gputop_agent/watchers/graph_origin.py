@@ -50,6 +50,7 @@ _SAME_VALUES = (
     "t transpose permute expand view reshape reshape_alias unsafe_view alias slice unsqueeze "
     "squeeze clone neg select"
 ).split()
+_PICKS = ("gather", "index", "index_select")  # give some of what they took
 _MASKS = ("log_softmax", "masked_fill", "where")  # give infinities on purpose
 _REPEATABLE = ("log", "log2", "log10", "log1p", "acos", "asin", "atanh", "acosh", "lgamma", "tan")
 
@@ -163,7 +164,10 @@ class Graph:
         """What is not known follows from what it was given: a NaN stays one, which an infinity (a
         mask's) need not.
         """
-        if node.given is None and (self.bad_children(node) or _has_nan(node.unowned)):
+        bad = self.bad_children(node)
+        if node.name in _PICKS and not any(_has_nan(child.result) for child in bad):
+            return
+        if node.given is None and (bad or _has_nan(node.unowned)):
             node.given = False
 
     def _judge_giver(self, node):
