@@ -22,6 +22,7 @@ NEARLY_SAME = 0.8
 """Of the steps that a rank has sampled, so many that all ranks have are compared one by one."""
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
+DDP_TIMERS = "DDP's timers"
 COLLECTIVES = "time in collectives"
 """Source that does not tell waiting for the network from waiting for another rank."""
 
@@ -35,6 +36,10 @@ class Waits:
     source: str
     backward_compute_ms: Array | None = None
     """Backward without the waiting in it, same shape; None where DDP does not tell."""
+    beside_ms: Array | None = None
+    """What of ``ms`` lies outside backward, and so is not of DDP's timers; None where all is of one
+    source.
+    """
 
 
 def mean_wait_ms(view: RunView, rank: int) -> float:
@@ -110,15 +115,21 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     edges = _coarser_edges(common, rows)
     counts, (wait, backward) = _bucket_means(rows, ("wait_ns", "backward_compute_ns"), edges)
     keep = (counts >= 1).all(axis=1)
-    ms, source = wait / 1e6, "DDP's timers"
-    beside = _beside_backward(view, common)
+    wait_ms, source = wait / 1e6, DDP_TIMERS
+    beside_ms, beside = np.zeros_like(wait_ms), _beside_backward(view, common)
     if beside is not None:
         waited, what = beside
-        means, covered = _by_bucket(common, waited, edges)
-        ms, source, keep = ms + means, f"{source}, and {what}", keep & covered
+        beside_ms, covered = _by_bucket(common, waited, edges)
+        source, keep = f"{source}, and {what}", keep & covered
     if keep.sum() < 10:
         return None
-    return Waits(ms[keep], common.ranks, source, backward[keep] / 1e6)
+    return Waits(
+        (wait_ms + beside_ms)[keep],
+        common.ranks,
+        source,
+        backward_compute_ms=backward[keep] / 1e6,
+        beside_ms=beside_ms[keep],
+    )
 
 
 def _one_a_step(rows: Array) -> Array:

@@ -27,7 +27,7 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
-from gputop_analysis.waits import ARRIVALS, COLLECTIVES, in_collectives, waits
+from gputop_analysis.waits import ARRIVALS, COLLECTIVES, DDP_TIMERS, in_collectives, waits
 
 Event = dict[str, Any]
 
@@ -64,12 +64,11 @@ def _least_wait(view: RunView) -> _LeastWait | None:
         return None  # stages wait for each other's work, not for the network: see CR13
     wall_ms = float(common.per_step_ms("wall_ns").mean())
     least_ms, source, site = waited.ms.min(axis=1), waited.source, None
+    if waited.beside_ms is not None:
+        least_ms, source = (waited.ms - waited.beside_ms).min(axis=1), DDP_TIMERS
     called_ms = common.per_step_ms("comm_ns").min(axis=1)
     by_wrapper = any(Facts(view, view.ranks[0]).parallel.get(name) for name in WRAPPERS)
-    if source == COLLECTIVES:
-        by_script = not by_wrapper
-    else:
-        by_script = called_ms.mean() > least_ms.mean() / 2  # the rest is in backward
+    by_script = not by_wrapper if source == COLLECTIVES else called_ms.mean() > least_ms.mean()
     if by_script and not pipelined:
         least_ms, source, site = called_ms, COLLECTIVES, top_site(view, "comm")
     return _LeastWait(least_ms, wall_ms, len(waited.ranks), source, by_script, site)
