@@ -18,6 +18,8 @@ from gputop_analysis.findings.crash.surroundings import advice
         ("RuntimeError: No CUDA GPUs are available", "another device at a.py:3 main"),
         ("OSError: [Errno 28] No space left on device: '/out'", "write elsewhere at a.py:3 main"),
         ("PermissionError: [Errno 13] Permission denied: '/out'", "/out may not be opened so"),
+        ("AttributeError: module 'numpy' has no attribute 'bool8'. Did", "'numpy<2'"),
+        ("AttributeError: module 'numpy' has no attribute 'float'", "'numpy<1.24'"),
         ("RuntimeError: server [::]:29500 failed: EADDRINUSE", "the port is taken"),
     ],
 )
@@ -32,6 +34,7 @@ def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> No
         "KeyError: 'loss'",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 5x2)",
         "FileNotFoundError: ../data/cora.content not found.",
+        "AttributeError: module 'numpy' has no attribute 'zeroes'",
         "ValueError: the file says: No module named 'x'",
     ],
 )
@@ -60,3 +63,27 @@ def test_both_findings_of_a_crash_say_the_same(tmp_path, steps) -> None:
     for finding in crashes:
         assert finding.fix.startswith("install what `einops` is part of")
         assert finding.site == "train.py:12 main"
+
+
+CHILD = """\
+Process Process-1:
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/process.py", line 314, in _bootstrap
+    self.run()
+  File "/home/u/a2c.py", line 39, in worker
+    env.seed(7)
+AttributeError: 'CartPoleEnv' object has no attribute 'seed'
+Traceback (most recent call last):
+  File "/home/u/a2c.py", line 96, in reset
+    master_end.send(("reset", None))
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+
+
+def test_a_broken_pipe_is_mended_where_the_process_at_its_other_end_died(tmp_path) -> None:
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(CHILD)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert "mend a2c.py:39 worker, where a process that it talks to ended" in str(failure.fix)

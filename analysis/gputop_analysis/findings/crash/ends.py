@@ -9,6 +9,7 @@ from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash.lack_of_memory import out_of_memory_kills
 from gputop_analysis.findings.crash.last_words import (
+    childs_words,
     last_fault,
     last_line,
     last_words,
@@ -103,7 +104,7 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     if later_ranks:
         evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
     title = f"rank {rank} fails at step {step}: {words}"
-    fix = advice(words, site, _folder(view)) or f"mend {site or 'what the traceback says'}"
+    fix = _known_advice(view, words, site) or f"mend {site or 'what the traceback says'}"
     if _UNUSED in str(first.get("message")):
         fix = (
             f"in the step before, the loss of rank {rank} did not go through all parameters: "
@@ -135,6 +136,18 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
             inputs=_inputs_of(raised),
         ),
     )
+
+
+_OTHER_END = ("BrokenPipeError", "ConnectionResetError", "EOFError")
+"""Raised where the process at the other end has gone."""
+
+
+def _known_advice(view: RunView, what: str, site: str | None) -> str:
+    """What to do about an exception whose cause lies elsewhere; empty: at its line."""
+    child = childs_words(view) if what.startswith(_OTHER_END) else None
+    if child is not None:
+        return f"mend {child.site}, where a process that it talks to ended before: {child.what}"
+    return advice(what, site, _folder(view))
 
 
 def _folder(view: RunView) -> str:
@@ -504,7 +517,7 @@ def _signal_name(number: int) -> str:
 
 
 def _advice(view: RunView, end: _End) -> str:
-    if end.raised and (known := advice(end.raised.what, end.raised.site, _folder(view))):
+    if end.raised and (known := _known_advice(view, end.raised.what, end.raised.site)):
         return known
     if _left_by_itself(view):
         return (

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gputop_analysis.findings.crash.tracebacks import ESCAPES, LastWords, fatal_error, parsed
+from gputop_analysis.findings.crash.tracebacks import (
+    ESCAPES,
+    LastWords,
+    fatal_error,
+    of_a_child,
+    parsed,
+)
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.view import RunView
 from gputop_probes import redact
@@ -34,6 +40,11 @@ def _first(read: Callable[[str], LastWords | None], view: RunView) -> LastWords 
         if words := read(text):
             return words._replace(what=redact.text(words.what))
     return None
+
+
+def childs_words(view: RunView) -> LastWords | None:
+    """The exception of the first process of ``multiprocessing`` that one ended; None: nothing."""
+    return _first(of_a_child, view)
 
 
 def told_exit_code(view: RunView, pid: int) -> int | None:

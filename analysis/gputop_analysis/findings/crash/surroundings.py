@@ -76,12 +76,33 @@ def _not_permitted(match: re.Match[str], folder: str, place: str) -> str:
     return f"{match['path']} may not be opened so: change its owner or mode, or the path{place}"
 
 
+def _gone_from_numpy(match: re.Match[str], folder: str, place: str) -> str:
+    name = match["name"]
+    older = "numpy<1.24" if name in _GONE_IN_1_24 else "numpy<2"
+    return (
+        f"the installed numpy has no `{name}` any more: `python -m pip install '{older}'`, or a "
+        f"newer version of what asks for it{place}"
+    )
+
+
+_GONE_IN_1_24 = ("bool", "int", "float", "complex", "object", "str", "long")
+_GONE_IN_2 = (
+    "bool8", "int0", "uint0", "object0", "float_", "complex_", "unicode_", "string_", "Inf",
+    "Infinity", "NaN", "PINF", "NINF", "infty", "product", "cumproduct", "sometrue", "alltrue",
+    "row_stack", "asfarray", "msort", "find_common_type", "in1d", "trapz",
+)  # fmt: skip
+"""Names that numpy has dropped, by its release notes."""
+_GONE = "|".join((*_GONE_IN_1_24, *_GONE_IN_2))
 _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
     (re.compile("EADDRINUSE|address already in use", re.IGNORECASE), _port_taken),
     (re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[\w.]+)'"), _module_missing),
     (re.compile(r"^FileNotFoundError: \[Errno 2\] .*?: '(?P<path>[^']+)'"), _file_missing),
     (re.compile("Torch not compiled with CUDA enabled"), _build_without_cuda),
     (re.compile("Found no NVIDIA driver on your system|No CUDA GPUs are available"), _no_gpu),
+    (
+        re.compile(rf"^AttributeError: module 'numpy' has no attribute '(?P<name>{_GONE})'"),
+        _gone_from_numpy,
+    ),
     (re.compile(r"\[Errno 28\]|No space left on device"), _disk_full),
     (re.compile(r"^PermissionError: \[Errno 13\] .*?: '(?P<path>[^']+)'"), _not_permitted),
 )

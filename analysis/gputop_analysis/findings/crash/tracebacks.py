@@ -31,6 +31,8 @@ _FOLLOWS = re.compile("by peer|Broken pipe|Connection refused|recvBytes|Socket T
 """What a rank raises because another one has gone."""
 _FOLLOWS_SURELY = re.compile("gloo/transport/.*by peer|ncclRemoteError|recvBytes")
 """The same where no mark tells that it was a rank which raised it."""
+_CHILD = re.compile(r"Process [\w.-]+(:\d+)?:")
+"""What multiprocessing prints above the traceback of a process that it started."""
 _COMMAND = re.compile(r".*/bin/[^/.]+")
 """The file of an installed command, as torchrun is one."""
 _PACKAGES = ("site-packages", "dist-packages", "<frozen", f"{os.sep}lib{os.sep}python")
@@ -67,6 +69,17 @@ def parsed(text: str) -> LastWords | None:
         return causes[0].words
     causes = [chain for chain in first_hand if not follows_surely(chain.words.what)] or first_hand
     return causes[-1].words if causes else None
+
+
+def of_a_child(text: str) -> LastWords | None:
+    """The first exception that ended a process of ``multiprocessing``; None: none was printed."""
+    lines = ESCAPES.sub("", text).splitlines()
+    for index, line in enumerate(lines):
+        if _CHILD.fullmatch(line):
+            words = next((one.words for one in _tracebacks(lines[index + 1 :])), None)
+            if words is not None and words.site:
+                return words
+    return None
 
 
 def fatal_error(text: str) -> LastWords | None:
