@@ -16,6 +16,10 @@ for _ in range(4):
     if sys.argv[1] == "penalty":
         (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
         loss = net(x).sum() + slope.square().sum()
+    elif sys.argv[1] == "equation":
+        (slope,) = torch.autograd.grad(net(x).sin().sum(), x, create_graph=True)
+        (bend,) = torch.autograd.grad(slope[:, 0].sum(), x, create_graph=True)
+        loss = (bend[:, :1] - slope).square().sum()
     else:
         weights = dict(net.named_parameters())
         loss = functional_call(net, weights, (x,)).square().sum()
@@ -27,8 +31,9 @@ for _ in range(4):
 """
 
 
-@pytest.mark.parametrize("kind", ["penalty", "meta"])
-def test_gradients_of_weights_that_are_differentiated_are_meta_learning(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["penalty", "meta", "equation"])
+def test_what_gradients_of_gradients_are_for(tmp_path, kind):
+    """Those of weights are meta-learning's; several before a backward are the loss itself."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     outcome = run_script([str(script), kind])
@@ -37,3 +42,4 @@ def test_gradients_of_weights_that_are_differentiated_are_meta_learning(tmp_path
     told = [news for news in guest.of_type("hello_update") if news.get("create_graph")]
     assert told
     assert bool(told[-1].get("meta_gradients")) == (kind == "meta")
+    assert bool(told[-1].get("derivatives")) == (kind == "equation")

@@ -210,9 +210,10 @@ def test_a_backward_of_gradients_of_gradients(tmp_path):
     assert one.severity == "medium" and one.recoverable_ms_per_step == pytest.approx(9, rel=0.05)
 
 
-def test_meta_learning_needs_the_gradients_of_its_gradients(tmp_path):
+@pytest.mark.parametrize("purpose", ["meta_gradients", "derivatives"])
+def test_some_losses_need_the_gradients_of_their_gradients(tmp_path, purpose):
     build = Builder(tmp_path / "r")
-    build.hello(create_graph=True, meta_gradients=True)
+    build.hello(create_graph=True, **{purpose: True})
     build.steps(150, forward=3.0, backward=15.0)
     assert "CE07" not in found(build)
 

@@ -321,6 +321,10 @@ class Hello(TypedDict, total=False):
     create_graph: bool
     meta_gradients: bool
     """``create_graph`` with respect to weights: what an update would have changed is learnt."""
+    derivatives: bool
+    """Several gradients with ``create_graph`` before one backward: the loss is made of them, as
+    that of a differential equation.
+    """
     checkpointing: bool
     network_beside: bool
     """Most steps run a network without gradients too: a policy, a target, a teacher."""

@@ -126,6 +126,8 @@ def before_grad(args, kwargs):
         return None
     if kwargs.get("create_graph") and not _of_torch_func():
         session.create_graph_seen = True
+        if open_step.grads > open_step.backwards:
+            session.derivatives_seen = True
         if not session.meta_gradients_seen:
             session.meta_gradients_seen = _of_weights(args, kwargs)
     depth = len(clock.stack)

@@ -185,6 +185,8 @@ def _late_fields():
         fields["create_graph"] = True
     if session.meta_gradients_seen:
         fields["meta_gradients"] = True
+    if session.derivatives_seen:
+        fields["derivatives"] = True
     if session.clip_max_norm is not None:
         fields["clip"] = {"max_norm": describe_optimizer.number(session.clip_max_norm)}
         if session.clip_site:

@@ -101,6 +101,7 @@ class Session:
         self.exchange_seen = False  # ranks gave each other tensors, as in tensor parallelism
         self.create_graph_seen = False  # a backward that can itself be differentiated
         self.meta_gradients_seen = False  # the same with respect to weights, as in MAML
+        self.derivatives_seen = False  # several such before one backward, as in a PINN's loss
         self.debug: Any = {}  # aids for finding faults that are on, see ``debugging``
         self.total_steps: Any = None
         self.world_size = _int_from_env("WORLD_SIZE", 1)

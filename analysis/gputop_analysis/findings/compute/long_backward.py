@@ -124,7 +124,8 @@ that is repeated.
     reads="steps.backward_ns less the wait for other ranks, against forward_ns; the graphs of a "
     "step's losses, at the looks of NU08",
     silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known; "
-    "meta-learning, which differentiates its gradients of weights; no graph of gradients, and as "
+    "meta-learning, which differentiates its gradients of weights; a loss made of several "
+    "derivatives, as that of a differential equation; no graph of gradients, and as "
     "long a time between the phases, where a loss may be made",
     traps="communication inside backward, which is taken off first",
     seen_on=CPU,
@@ -190,7 +191,9 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
         return None
     hello = view.hello(typical_rank.rank)
     creates_graph = bool(hello.get("create_graph"))
-    if hello.get("meta_gradients") or (not creates_graph and _may_be_the_loss(view, typical_rank)):
+    if hello.get("meta_gradients") or hello.get("derivatives"):
+        return None
+    if not creates_graph and _may_be_the_loss(view, typical_rank):
         return None
     extra_ms = max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms)
     if creates_graph:
