@@ -268,6 +268,10 @@ def _last_good(rows: Array, step: int) -> list[str]:
     return [f"last finite loss {finite[-1]:.4g}"] if len(finite) else []
 
 
+RARE, BRIEF = 2, 8
+"""Jumps that a short run may have, and records of one that was over soon."""
+
+
 @finding(
     id="NU02",
     name="loss spike",
@@ -303,7 +307,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     )
     loss, step = float(losses[worst]), int(steps[worst])
     certain = sigmas > CERTAIN_K and loss > level + CERTAIN_RELATIVE * abs(level)
-    alone = len(spikes) <= max(1, len(losses) // 500)
+    rare = max(RARE, len(losses) // 500)
+    is_rare = _episodes(steps[spikes]) <= rare and len(spikes) <= BRIEF * rare
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
@@ -324,7 +329,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     else:
         fix = _after_a_jump(period, rewards, moves, bool(moved))
     return spec.make(
-        severity="medium" if (certain or not alone) and not harmless else "info",
+        severity="medium" if (certain or not is_rare) and not harmless else "info",
         title=title,
         evidence=f"loss {loss:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it "
         f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
@@ -339,7 +344,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
             threshold=8.0,
             unit="standard deviations",
             formula="standard deviation = 1.4826 x median absolute deviation; medium from 12 and "
-            "50 % above the median, or where more than 1 record in 500 does so",
+            f"50 % above the median, or where it comes more than {RARE} times and more often than "
+            f"once in 500 records, or for more than {BRIEF}",
             inputs=(
                 Input(
                     "loss",
