@@ -106,6 +106,27 @@ def test_resident_memory_that_grows_with_tensors_is_a_leak(tmp_path):
     assert "250 tensors are alive, 100 were 150 steps before" in leak.evidence
 
 
+@pytest.mark.parametrize(("kept_in", "ids"), [("reports", ["ME02"]), ("", [])])
+def test_a_graph_kept_in_each_fourth_step_is_a_leak_where_its_container_is_known(
+    tmp_path, kept_in, ids
+):
+    build = rss_run(tmp_path, lambda step: 300)
+    for step in (180, 280, 500):
+        counts = {
+            "memory_bytes": 300 << 20,
+            "anonymous_bytes": 200 << 20,
+            "tensors": 50 + step // 4,
+        }
+        build.event("tensors", rank=0, pid=1, step=step, with_graph=step // 4, **counts)
+    if kept_in:
+        counts = {"memory_bytes": 300 << 20, "anonymous_bytes": 200 << 20, "tensors": 175}
+        last = {"kept_in": kept_in, "kept_site": "train.py:8"}
+        build.event("tensors", rank=0, pid=1, step=504, with_graph=126, **counts, **last)
+    leaks = found(build)
+    assert list(leaks) == ids
+    assert all(leak.site == "train.py:8" for leak in leaks.values())
+
+
 def test_the_step_that_is_closed_as_the_process_ends_has_lost_its_memory(tmp_path):
     build = rss_run(tmp_path, lambda step: 300 + step * (step < 399))
     counts(build, tensors=150)

@@ -31,6 +31,8 @@ MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """For a leak, so many more tensors than at the first count, and so many more each step."""
 MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
 """Steps between two counts, and tensors with a graph that stay from each of them."""
+GRAPHS_IN_A_PILE = 0.1
+"""The same where the container that they are in is known, and has grown."""
 MIN_CHAIN_STEPS, MIN_CHAIN_NODES = 50, 10
 """Over so many steps, and by so many nodes, a tensor's graph goes back at least, to be kept and not
 of this step.
@@ -64,7 +66,8 @@ class Kept:
     trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and "
     f"more tensors alive) rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
     f"{percent(MIN_GROWTH_SHARE)}, steadily: Mann-Kendall p < {SURE_P:g} on minima of windows of "
-    "time; or one more tensor with a graph stays alive with every second step or more; or a "
+    "time; or one more tensor with a graph stays alive with every second step or more, with every "
+    "tenth where what keeps it is known; or a "
     "tensor's graph goes back over the steps since the count before, 50 or more",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME04", "ME05"),
@@ -131,9 +134,10 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             continue
         first, last = counts[0], counts[-1]
         steps, more = last["step"] - first["step"], last["with_graph"] - first["with_graph"]
-        if steps < MIN_GRAPH_STEPS or more < GRAPHS_A_STEP * steps:
+        least_a_step = GRAPHS_IN_A_PILE if last.get("kept_in") else GRAPHS_A_STEP
+        if steps < MIN_GRAPH_STEPS or more < least_a_step * steps:
             continue
-        if min(one["with_graph"] - GRAPHS_A_STEP * one["step"] for one in counts) < 0:
+        if min(one["with_graph"] - least_a_step * one["step"] for one in counts) < 0:
             continue
         kind = ""
         if last.get("graph_kind"):
@@ -160,9 +164,10 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             proof=Proof(
                 statistic="tensors with a graph that came and stayed / steps between two counts",
                 value=more / steps,
-                threshold=GRAPHS_A_STEP,
+                threshold=least_a_step,
                 unit="a step",
-                formula="at each count half as many as steps, at least",
+                formula="at each count half as many as steps, at least; a tenth where the "
+                "container that holds them is known, and has grown",
                 inputs=(
                     Input("first count", first["with_graph"], "", source),
                     Input("last count", last["with_graph"], "", source),
