@@ -111,17 +111,11 @@ def test_a_graph_kept_in_each_fourth_step_is_a_leak_where_its_container_is_known
     tmp_path, kept_in, ids
 ):
     build = rss_run(tmp_path, lambda step: 300)
+    memory = {"memory_bytes": 300 << 20, "anonymous_bytes": 200 << 20}
+    pile = {"kept_in": kept_in, "kept_site": "train.py:8"} if kept_in else {}
     for step in (180, 280, 500):
-        counts = {
-            "memory_bytes": 300 << 20,
-            "anonymous_bytes": 200 << 20,
-            "tensors": 50 + step // 4,
-        }
-        build.event("tensors", rank=0, pid=1, step=step, with_graph=step // 4, **counts)
-    if kept_in:
-        counts = {"memory_bytes": 300 << 20, "anonymous_bytes": 200 << 20, "tensors": 175}
-        last = {"kept_in": kept_in, "kept_site": "train.py:8"}
-        build.event("tensors", rank=0, pid=1, step=504, with_graph=126, **counts, **last)
+        kept = {"tensors": 50 + step // 4, "with_graph": step // 4, **pile}
+        build.event("tensors", rank=0, pid=1, step=step, **memory, **kept)
     leaks = found(build)
     assert list(leaks) == ids
     assert all(leak.site == "train.py:8" for leak in leaks.values())
