@@ -181,6 +181,21 @@ def test_few_tensors_that_wait_for_a_core_are_no_pieces(tmp_path, tensors, ids):
     assert sorted(found(build)) == ids
 
 
+@pytest.mark.parametrize(("of_data_ms", "ids"), [(1.0, ["IN04"]), (5.0, ["IN04", "IN10"])])
+def test_python_objects_are_rebuilt_by_the_training_itself_on_a_full_machine(
+    tmp_path, of_data_ms, ids
+):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER, batch={"shapes": {"0": [8], "1": [8]}})
+    for _ in range(200):
+        cpu = {"compute_cpu_ns": 12_000_000, "cpu_ns": int((12 + of_data_ms) * 1e6)}
+        build.step(forward=6.0, backward=6.0, data=12.0, **cpu)
+    looks(build, fetching=40, unpacking=38)
+    workers(build, cpu=0.3)
+    of_rank(build, run_wait_ns_total=(0, 0.5e9))
+    assert sorted(found(build)) == ids
+
+
 def test_workers_that_are_late_in_any_case_are_named_on_a_full_machine(tmp_path):
     build = waiting(tmp_path, data=6.0)
     of_rank(build, run_wait_ns_total=(0, 0.3e9))
