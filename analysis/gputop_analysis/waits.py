@@ -153,7 +153,7 @@ def _beside_backward(view: RunView, common: Aligned) -> tuple[Array, str] | None
     """
     called = common.per_step_ms("comm_ns")
     if (called.mean(axis=0) > LEAST_MS).any():
-        return called, "time in other collectives"
+        return called, "other collectives"
     synced = any(event.get("broadcast_buffers") for event in view.events("ddp"))
     if synced and (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
         return _wait_at_buffers(common), "forwards that wait for its buffers"
