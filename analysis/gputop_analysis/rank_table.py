@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gputop_agent import wire
 from gputop_analysis.culprit import Culprit, find_culprit
 from gputop_analysis.series import RankSeries
+from gputop_analysis.step_parts import OWN_PHASES
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import Waits, hidden_wait_ms, mean_wait_ms, straggling_shares, waits
 
@@ -30,7 +31,6 @@ MIN_EXCESS_SHARE = 0.01
 """Of the step: a smaller difference between ranks is not shown as one."""
 
 _SUMMED = tuple(f"{phase}_ns" for phase in wire.PHASES)
-_OWN_PHASES = tuple(phase for phase in wire.PHASES if phase != "comm")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _spread(waited: Waits, ranks: tuple[int, ...], values: Array) -> Array:
 
 def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], Array]:
     """The phase in which each rank exceeds the median rank most, and by how much."""
-    table = np.stack([phases[name] for name in _OWN_PHASES])
+    table = np.stack([phases[name] for name in OWN_PHASES])
     if table.shape[1] < 2:
         return ("",) * table.shape[1], np.zeros(table.shape[1])
     # the median of two would halve the difference
@@ -192,7 +192,7 @@ def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], 
     by_ms = excess[largest, np.arange(excess.shape[1])]
     by_ms[~(by_ms > MIN_EXCESS_SHARE * step_ms)] = 0.0
     return tuple(
-        _OWN_PHASES[i] if ms > 0 else "" for i, ms in zip(largest, by_ms, strict=True)
+        OWN_PHASES[i] if ms > 0 else "" for i, ms in zip(largest, by_ms, strict=True)
     ), by_ms
 
 

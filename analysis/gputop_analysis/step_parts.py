@@ -7,12 +7,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from gputop_agent import wire
 from gputop_analysis.model import PhaseStats
 from gputop_analysis.overview import RunSummary
 
 WAIT = "wait"
 CALLED = "comm"
 """The phase of collectives that are called from Python: waiting, all of it."""
+OWN_PHASES = tuple(phase for phase in wire.PHASES if phase != CALLED)
+"""A rank's own work, backward with what it waits there."""
 LEAST_SHARE = 0.01
 """Of backward; less waiting than that is not told apart."""
 

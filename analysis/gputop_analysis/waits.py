@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from gputop_analysis.align import Aligned, bucketed
 from gputop_analysis.series import WARM_UP_STEPS, last_attempt, picked
+from gputop_analysis.step_parts import CALLED, OWN_PHASES, WAIT
 from gputop_analysis.view import RunView, once_per_view
 
 Array = npt.NDArray[Any]
@@ -59,6 +61,20 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
     if waits_ is None or rank not in waits_.ranks:
         return float("nan")
     return float(waits_.ms[:, waits_.ranks.index(rank)].mean())
+
+
+def with_wait(measured: Mapping[str, Array], hidden: Array) -> dict[str, Array]:
+    """Times by phase, in any unit, as times by part: what of the wait lies hidden in backward is
+    taken out of it, and after it stands all waiting.
+    """
+    hidden = np.minimum(hidden, measured["backward"])
+    parts = {}
+    for phase in OWN_PHASES:
+        parts[phase] = measured[phase]
+        if phase == "backward":
+            parts[phase] = measured[phase] - hidden
+            parts[WAIT] = measured[CALLED] + hidden
+    return parts
 
 
 def hidden_wait_ms(view: RunView, rank: int) -> float:
@@ -151,8 +167,8 @@ def _beside_backward(view: RunView, common: Aligned) -> tuple[Array, str] | None
     Collectives called from Python, DDP's broadcast of its buffers among them, are waiting; older
     records count that broadcast as forward.
     """
-    called = common.per_step_ms("comm_ns")
-    if (called.mean(axis=0) > LEAST_MS).any():
+    called = _in_calls_ms(common)
+    if called is not None:
         return called, "other collectives"
     synced = any(event.get("broadcast_buffers") for event in view.events("ddp"))
     if synced and (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
@@ -233,10 +249,14 @@ def _bucket_means(
 
 def in_collectives(common: Aligned) -> Waits | None:
     """Time of all ranks in synchronous collectives; None where there is next to none."""
-    ms = common.per_step_ms("comm_ns")
-    if not (ms.mean(axis=0) > LEAST_MS).any():
-        return None
-    return Waits(ms, common.ranks, COLLECTIVES)
+    called = _in_calls_ms(common)
+    return None if called is None else Waits(called, common.ranks, COLLECTIVES)
+
+
+def _in_calls_ms(common: Aligned) -> Array | None:
+    """Time in collectives called from Python, steps x ranks; None where there is next to none."""
+    called = common.per_step_ms(f"{CALLED}_ns")
+    return called if (called.mean(axis=0) > LEAST_MS).any() else None
 
 
 def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:

@@ -11,11 +11,11 @@ from gputop_agent import wire
 from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import block_length
-from gputop_analysis.step_parts import CALLED, WAIT
+from gputop_analysis.step_parts import OWN_PHASES, WAIT
 from gputop_analysis.view import Array, RunView
-from gputop_analysis.waits import hidden_wait_ms
+from gputop_analysis.waits import hidden_wait_ms, with_wait
 
-COLUMNS = (*(phase for phase in wire.PHASES if phase != CALLED), WAIT)
+COLUMNS = (*OWN_PHASES, WAIT)
 """Phases of a step; ``wait`` is exposed waiting for other ranks, taken out of backward."""
 RESAMPLES = 1000
 FIFTHS = 5
@@ -92,12 +92,8 @@ def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple
     block = np.searchsorted(edges, series.steps[mask], side="right") - 1
     inside = (block >= 0) & (block < count)
     rows, counts, block = picked(rows, inside), counts[inside], block[inside]
-    times = {name: rows[f"{name}_ns"] / 1e6 for name in wire.PHASES}
-    times[WAIT] = times.pop(CALLED)
-    if len(view.comm(series.rank)):
-        hidden = np.minimum(hidden_wait_ms(view, series.rank) * counts, times["backward"])
-        times["backward"] = times["backward"] - hidden
-        times[WAIT] = times[WAIT] + hidden
+    hidden_ms = hidden_wait_ms(view, series.rank) if len(view.comm(series.rank)) else 0.0
+    times = with_wait({name: rows[f"{name}_ns"] / 1e6 for name in wire.PHASES}, hidden_ms * counts)
     summed = np.stack([np.bincount(block, times[name], count) for name in COLUMNS], axis=1)
     return summed, np.bincount(block, counts, count)
 

@@ -7,8 +7,8 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.series import mean_ms_by_bin
 from gputop_analysis.stats import weighted_quantile
-from gputop_analysis.step_parts import CALLED, WAIT
 from gputop_analysis.view import Array, RunView
+from gputop_analysis.waits import with_wait
 
 PARTS = 160
 """Parts of the run in a chart over its steps."""
@@ -40,16 +40,9 @@ def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
     if filled.sum() < 2:
         return None
     middles = ((edges[:-1] + edges[1:] - 1) / 2)[filled]
-    measured_ms: dict[str, Array] = dict(
-        zip(wire.PHASES, totals[:, filled] / counts[filled], strict=True)
-    )
-    called = measured_ms.pop(CALLED)
-    layers = {}
-    for name, phase_ms in measured_ms.items():
-        layers[name] = phase_ms
-        if name == "backward":
-            hidden = np.minimum(_waits_over_steps(view, edges)[filled], phase_ms)
-            layers[name], layers[WAIT] = phase_ms - hidden, hidden + called
+    means_ms = totals[:, filled] / counts[filled]
+    measured_ms: dict[str, Array] = dict(zip(wire.PHASES, means_ms, strict=True))
+    layers = with_wait(measured_ms, _waits_over_steps(view, edges)[filled])
     return middles, {name: values for name, values in layers.items() if values.any()}
 
 

@@ -194,24 +194,22 @@ class Graph:
         if root is None:
             return None
         root.given = False
-        candidates, visited, todo = [], set(), [root]
-        while todo:
-            node = todo.pop()
-            if node.node in visited:
-                continue
-            visited.add(node.node)
-            bad = self.bad_children(node)
-            if bad and self._is_zero_times_mask(node):
-                bad = []
-            if not bad and (within is None or not node.children or within(node.number)):
-                candidates.append(node)
-            todo.extend(bad)
+        candidates = [
+            node
+            for node in _firsts([root], self._causes)
+            if within is None or not node.children or within(node.number)
+        ]
         if not candidates:
             return None
         first = min(candidates, key=lambda node: node.number if node.children else -1)
         if first.unowned is not None or not first.children:
             return first
         return self._likeliest(first)
+
+    def _causes(self, node):
+        """Its bad children, none where NaN begins at it."""
+        bad = self.bad_children(node)
+        return [] if bad and self._is_zero_times_mask(node) else bad
 
     def _is_zero_times_mask(self, node):
         """Whether it multiplies infinities that stand for what is left out, as the logarithm of a
@@ -220,7 +218,8 @@ class Graph:
         inputs = dict(node.inputs)
         if node.name != "mul" or len(inputs) < 2 or any(map(_has_nan, inputs.values())):
             return False
-        if any(first.name not in _MASKS for first in self._first_bad(node)):
+        firsts = _firsts(self.bad_children(node), self.bad_children)
+        if any(first.name not in _MASKS for first in firsts):
             return False
         with session.torch.no_grad():
             product = inputs[0] * inputs[1]
@@ -228,20 +227,6 @@ class Graph:
             return False
         node.result = product
         return True
-
-    def _first_bad(self, node):
-        """The nodes below it at which values stopped being finite."""
-        firsts, visited, todo = [], set(), self.bad_children(node)
-        while todo:
-            below = todo.pop()
-            if below.node in visited:
-                continue
-            visited.add(below.node)
-            bad = self.bad_children(below)
-            todo.extend(bad)
-            if not bad:
-                firsts.append(below)
-        return firsts
 
     def likeliest_name(self, within):
         """The operation among those ``within`` a call that most likely gave such values, the first
@@ -270,6 +255,21 @@ class Graph:
         if _repeats(likeliest) < 1:
             likeliest.suspects = [node.number for node in region if node.children]
         return likeliest
+
+
+def _firsts(start, causes):
+    """The nodes that ``causes(node)`` leads to from those of ``start``, and no further."""
+    firsts, visited, todo = [], set(), list(start)
+    while todo:
+        node = todo.pop()
+        if node.node in visited:
+            continue
+        visited.add(node.node)
+        further = causes(node)
+        todo.extend(further)
+        if not further:
+            firsts.append(node)
+    return firsts
 
 
 def _weight(node):

@@ -30,12 +30,8 @@ def stacks(view: RunView, finding: Finding) -> Listing | None:
         waits_in = (
             f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
         )
-        lines.append(
-            (
-                f"rank {rank:<4} {dump.get('phase', MISSING):<10} {site}{waits_in}",
-                rank == finding.rank,
-            )
-        )
+        phase = dump.get("phase", MISSING)
+        lines.append((f"rank {rank:<4} {phase:<10} {site}{waits_in}", rank == finding.rank))
     if len(newest) > RANKS_AT_MOST:
         lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))
     if lines:

@@ -405,13 +405,16 @@ class _End(NamedTuple):
     lost_rank: int | None
     lost_reason: str
     """Of the first rank that vanished; empty: none has, or there is but one."""
+    left_by_itself: bool
+    """Whether that rank ended in order while the others went on."""
 
 
 def _end_of(view: RunView, code: int) -> _End:
     number = code - 128 if 128 < code < 192 else None
     state, _, _ = run_state(view.record, 0)
     is_stop = stopping_event(view.record) is not None
-    lost_rank, lost_reason = _left_by_itself(view) or _first_lost(view)
+    left = _left_by_itself(view)
+    lost_rank, lost_reason = left or _first_lost(view)
     return _End(
         code=code,
         signal_number=number,
@@ -420,6 +423,7 @@ def _end_of(view: RunView, code: int) -> _End:
         raised=None if is_stop else _last_words(view, number),
         lost_rank=lost_rank,
         lost_reason=lost_reason,
+        left_by_itself=left is not None,
     )
 
 
@@ -519,7 +523,7 @@ def _signal_name(number: int) -> str:
 def _advice(view: RunView, end: _End) -> str:
     if end.raised and (known := _known_advice(view, end.raised.what, end.raised.site)):
         return known
-    if _left_by_itself(view):
+    if end.left_by_itself:
         return (
             f"look for what ends rank {end.lost_rank}, such as sys.exit(): {end.lost_reason}, and "
             "the others were ended after it"

@@ -43,7 +43,7 @@ def _first(read: Callable[[str], LastWords | None], view: RunView) -> LastWords 
 
 
 def childs_words(view: RunView) -> LastWords | None:
-    """The exception of the first process of ``multiprocessing`` that one ended; None: nothing."""
+    """The first exception that ended a process of ``multiprocessing``; None: none was printed."""
     return _first(of_a_child, view)
 
 

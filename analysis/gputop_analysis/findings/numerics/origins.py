@@ -278,15 +278,14 @@ _KEEP_OFF = {
     "softmax": "let no row be masked fully",
     "acos": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
     "asin": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
-    "mul": "0 times an infinity is NaN: take what is masked out first, or torch.xlogy",
     "nll_loss": "leave out batches without a target",
 }
 
 
 def _by_operation(operation: str, event: Event) -> tuple[str, ...]:
+    if operation.rpartition("_")[2] == "mul" and event.get("value") == "NaN":
+        return ("0 times an infinity is NaN: take what is masked out first, or torch.xlogy",)
     for name, words in _KEEP_OFF.items():
-        if name == "mul" and event.get("value") != "NaN":
-            continue
         if operation == name or operation.endswith("_" + name):
             return (words,)
     if event.get("dtype") == "float16" and "inf" in str(event.get("value")):
