@@ -47,6 +47,10 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         net.eval()
         print(sum(net(y).sum().item() for y in torch.randn(5, 4, 16)))
         net.train()
+    if kind == "criterion" and step % 80 == 50:
+        net.eval()
+        for y in fetch(5): nn.MSELoss()(net(y).detach(), y).item()
+        net.train()
     if kind in ("no_grad", "eval") and step % 80 == 50:
         net.eval()
         with torch.no_grad():
@@ -95,6 +99,7 @@ KINDS = [
     "between",
     "zeros",
     "graphs",
+    "criterion",
     "listed",
     "pulled",
     "no_grad",
@@ -254,6 +259,8 @@ def test_graphs_of_an_evaluation_are_counted(guests):
     graphs = hello(guests, "graphs")["graph_eval"]
     line = next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if "for y in fetch(5)" in text)
     assert graphs["forwards"] == 10 and graphs["site"] == f"habits.py:{line}"
+    criterion = hello(guests, "criterion")["graph_eval"]
+    assert criterion["forwards"] == 10, "whose loss is a module, without parameters"
     assert hello(guests, "listed")["graph_eval"]["forwards"] >= 5, "of a loop without a loader"
     assert "graph_eval" not in hello(guests, "no_grad")
     assert "graph_eval" not in hello(guests, "pulled"), "two in eval mode, which a backward uses"

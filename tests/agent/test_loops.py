@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from agent_support import run_script
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_agent import wire
-from gputop_agent.injection import core
+from gputop_agent.injection import core, thread
 from gputop_agent.runtime import looks
 from gputop_agent.timing import batch, clock, steps
 
@@ -163,19 +164,18 @@ def test_each_look_has_a_moment_of_its_own_and_the_interval_stays_the_users(monk
     monkeypatch.setattr(
         looks, "sleep", lambda seconds: seen.append((seconds, sys.getswitchinterval()))
     )
-    assert looks.await_moment(0.5)
+    looks.await_moment(0.5)
     assert seen == [(pytest.approx(looks.MOST_S / 2), pytest.approx(looks.FINE_S, abs=1e-6))]
     assert sys.getswitchinterval() == before
 
 
-def test_beside_busy_threads_one_look_in_four_is_taken(monkeypatch):
-    monkeypatch.setattr(looks, "sleep", lambda seconds: None)
-    assert [looks.await_moment(0.1, shared=True) for _ in range(8)] == [
-        False,
-        False,
-        False,
-        True,
-    ] * 2
+def test_beside_busy_threads_ticks_are_a_quarter_as_frequent():
+    loop = thread.ThreadLoop()
+    usual_s = loop.period_s()
+    loop.rivals = SimpleNamespace(busy=True)
+    assert loop.period_s() == pytest.approx(4 * usual_s)
+    loop._started -= 3600
+    assert loop.period_s() <= thread._IDLE_S  # commands are answered all the same
 
 
 def test_an_interval_that_the_user_sets_meanwhile_stays(monkeypatch):

@@ -434,6 +434,16 @@ def test_the_line_that_missed_another_rank_is_not_the_one_to_mend(tmp_path):
     assert "mend" not in str(failure.fix)
 
 
+def test_of_ranks_that_one_stop_ends_none_went_first(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    build.event("rank_lost", t_ns=build.clock[0], rank=1, reason="process ended", step=59)
+    (end,) = (
+        one for one in evaluate(interrupted(build, "signal", 15, 1).open()) if one.id == "HC09"
+    )
+    assert (end.rank, end.severity) == (None, "info") and "went first" not in end.title
+    assert str(end.fix) == "somebody asked it to end: the scheduler, a time limit, or a person"
+
+
 def test_a_rank_that_ended_by_itself_went_before_the_one_that_was_ended(tmp_path):
     build = trained(tmp_path / "r", ranks=2)
     build.event("goodbye", t_ns=build.clock[0], rank=1, steps=60, reason="exit")

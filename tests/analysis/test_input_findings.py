@@ -413,6 +413,18 @@ def test_padding(tmp_path):
     assert padding.recoverable_ms_per_step == pytest.approx(12 * 0.6, rel=0.05)
 
 
+def test_rows_padded_to_one_length_are_not_mended_by_grouping(tmp_path):
+    def fix(path, distinct):
+        build = waiting(path, data=0.1, shapes={"distinct": distinct, "batches": 100})
+        build.event("padding", rank=0, batches=20, places=20_000, tokens=8_000)
+        return str(found(build)["IN14"].fix)
+
+    one = fix(tmp_path / "one", 1)
+    assert "pad each batch only to its longest" in one and "group" not in one
+    several = fix(tmp_path / "several", 8)
+    assert "group samples of similar length" in several and "longest" not in several
+
+
 @pytest.mark.parametrize(
     ("batches", "tokens"), [(20, 15_000), (4, 8_000)], ids=["little", "too few batches"]
 )

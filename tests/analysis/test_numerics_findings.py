@@ -63,6 +63,15 @@ def test_a_loss_spike_tells_what_jumps_with_it(tmp_path):
     assert spike.proof.value > 50 and spike.proof.threshold == 8
 
 
+def test_an_accumulation_that_an_epoch_cuts_short_is_no_jump(tmp_path):
+    """Transformers' Trainer divides its loss by the batches that it has: 16 / 10 of the others."""
+    bad = {step: {"loss": 3.2, "micro_batches": 10} for step in (40, 140, 240)}
+    assert "NU02" not in found(trained(tmp_path / "short", bad=bad, micro_batches=16))
+    whole = {step: {"loss": 3.2} for step in bad}
+    jump = found(trained(tmp_path / "whole", bad=whole, micro_batches=16))["NU02"]
+    assert "the 40 records before it" in jump.evidence
+
+
 def test_a_jump_that_is_nothing_beside_the_first_losses_is_an_info(tmp_path):
     loss = lambda step: 4.0 * 0.97**step + 1e-3 + 0.05 * (step == 300)  # noqa: E731
     assert found(trained(tmp_path, loss=loss))["NU02"].severity == "info"

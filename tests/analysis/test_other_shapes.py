@@ -271,6 +271,33 @@ def test_an_evaluation_with_loops_is_placed_at_the_line_that_asks_for_it(tmp_pat
     assert site is not None and site.site == "train.py:12 <module>"
 
 
+@pytest.mark.parametrize(("forward", "severity"), [(6.0, "medium"), (0.2, "info")])
+def test_where_the_model_runs_outside_of_its_forward_many_lines_are_no_host_code(
+    tmp_path, forward, severity
+):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=forward, backward=9.0, other=20.0)
+    lines = [{"site": f"gcn.py:{at}", "function": "encode", "count": 6} for at in range(40, 50)]
+    build.event("stacks", rank=0, phase="other", samples=lines)
+    host = found(build)["HO06"]
+    assert (host.severity, host.site) == (severity, None)
+
+
+def test_a_drawn_action_is_no_host_code(tmp_path):
+    def host(path, inside):
+        build = Builder(path)
+        build.hello(0)
+        build.steps(200, forward=6.0, backward=9.0, other=6.0)
+        line = {"site": "pg.py:47", "function": "get_action", "count": 30, "inside": inside}
+        line["code"] = "return get_policy(obs).sample().item()"
+        build.event("stacks", rank=0, phase="other", samples=[line])
+        return found(build).get("HO06")
+
+    assert host(tmp_path / "drawn", "torch/distributions/categorical.py:148 sample") is None
+    assert host(tmp_path / "read", "torch/_tensor.py:1 item").site == "pg.py:47 get_action"
+
+
 @pytest.mark.parametrize(("other", "severity"), [(9.0, "medium"), (4.0, "info")])
 def test_two_lines_that_hold_most_together_are_named(tmp_path, other, severity):
     build = Builder(tmp_path / "r")

@@ -77,6 +77,7 @@ NOT_CLIPPED = RunNeed(
 NOT_EXPANDABLE = RunNeed("segments not expandable yet", lambda run: not run.expandable)
 OFFLOADED = RunNeed("offload", lambda run: run.offloads)
 ONE_SHAPE = RunNeed("batches padded to one length", lambda run: run.shapes in (None, 1))
+SEVERAL_SHAPES = RunNeed("batches of several lengths", lambda run: run.shapes != 1)
 SHAPES_COST = RunNeed("a GPU or torch.compile", lambda run: run.on_gpu or run.compiled)
 SPLIT_MODEL = RunNeed("a model split over ranks", lambda run: run.splits_model)
 TOKENS = RunNeed("batches of tokens", lambda run: run.batch_has("int64", "int32"))

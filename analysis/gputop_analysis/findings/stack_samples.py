@@ -35,7 +35,7 @@ _READS_OUT = re.compile(r"\.(item|tolist)\(|(?<![\w.])float\(")
 _UPDATES = re.compile(
     r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b"
 )
-_NETWORKS = "torch/nn/"
+_NETWORKS = ("torch/nn/", "torch/distributions/")
 _MODULES = "torch/nn/modules/"
 _FILES = (
     "torch/serialization.py",
@@ -89,7 +89,7 @@ class PlacedSample:
         """Whether it is tensor work: inside torch, or an update of tensors in place.
 
         Not where a line takes values out of tensors, whatever part of that the sample fell into,
-        unless that is a loss: what is read out is for the eyes, not for the update.
+        unless that is a loss or a draw, which acts: what else is read out is for the eyes.
         """
         if self.reads_out and not self.inside.startswith(_NETWORKS):
             return False

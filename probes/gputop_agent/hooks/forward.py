@@ -176,7 +176,8 @@ def before(slot, module, args, kwargs):
     depth = len(clock.stack)
     graded = bound.is_grad_enabled()
     trained = slot.trained and (module.training or _still_trained(slot, module))
-    training = module.training or not trained
+    # a loss without parameters is of what went before it
+    training = not open_step.may_evaluate if not trained else module.training
     if graded and training and open_step.unsure:
         # before a boundary, or what is moved would cross it
         open_step.train(module)
@@ -195,7 +196,9 @@ def before(slot, module, args, kwargs):
     if graded and training:
         phase, is_undecided = FORWARD, False
     else:
-        phase, is_undecided = EVAL, _may_turn_out_to_train(module, graded, training)
+        phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
+        if graded and trained:
+            open_step.note_graph(module, is_undecided and not training)
     cpu_ns = fold.probe()
     outer_phase = session.phase
     clock.enter(phase)
@@ -226,12 +229,9 @@ def _note_inputs(args, kwargs):
         open_step.inputs = args, kwargs
 
 
-def _may_turn_out_to_train(module, graded, training):
+def _may_turn_out_to_train(graded, training):
     """Whether a backward may follow: only eval mode without gradients surely is evaluation."""
-    is_undecided = (graded or training) and not session.torch.is_inference_mode_enabled()
-    if graded:
-        open_step.note_graph(module, is_undecided and not training)
-    return is_undecided
+    return (graded or training) and not session.torch.is_inference_mode_enabled()
 
 
 def after(slot, token):

@@ -28,6 +28,9 @@ RATES = ((12.0, 0.015), (40.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
 _IDLE_S = 0.5  # between ticks while no recorder listens
+#: Times as long are the pauses beside busy Python threads of the user's: whoever gives up the
+#: interpreter's lock there waits up to 5 ms for it, and a tick makes the training give it up.
+_SHARED_TIMES = 4
 
 
 class _Agent:
@@ -127,8 +130,8 @@ class ThreadLoop:
         if not session.hello_sent:
             hello.send_again()
         memory.refresh_rss(now_ns)
-        if looks.await_moment(self.random(), shared=self.rivals.busy):
-            self.sampler.sample()
+        looks.await_moment(self.random())
+        self.sampler.sample()
         self.rivals.sample()
         self.fetches.look()
         self.debugging.sample()
@@ -148,9 +151,10 @@ class ThreadLoop:
         return True
 
     def period_s(self):
-        """Seconds to the next tick, by the age of the run."""
+        """Seconds to the next tick, by the age of the run and by who else wants the interpreter."""
         age = monotonic() - self._started
-        return next(period for until, period in RATES if age < until)
+        period = next(period for until, period in RATES if age < until)
+        return min(_IDLE_S, period * _SHARED_TIMES) if self.rivals.busy else period
 
     def jittered(self, seconds):
         """``seconds`` +- 20 %, out of step with the loop; no user's generator is touched."""

@@ -5,7 +5,7 @@ for the switch interval (5 ms). Looks would then never fall into plain Python th
 than that, and the line after it, which gives up the lock, would be blamed. So before each look the
 agent sleeps once more, for a random time, while the switch interval is short, and looks where the
 training is then. The short interval changes the turns of busy Python threads: where there are any,
-only one look in four is taken.
+looks are rare (``thread.ThreadLoop.period_s``).
 """
 
 import sys
@@ -13,30 +13,20 @@ from time import sleep
 
 FINE_S = 0.00003  # nobody else sets this: a user's interval is told from it
 MOST_S = 0.02  # long beside the usual interval: what decides when the agent awoke no longer shows
-SHARED_EVERY = 4
 
 
 class _Interval:
-    """The switch interval, and looks that were left out."""
+    """The switch interval."""
 
     def __init__(self):
-        self.usual_s: "float | None" = None  # the user's interval while the short one is set
-        self.skipped = 0
+        self.usual_s: "float | None" = None  # the user's while the short one is set
 
 
 _interval = _Interval()
 
 
-def await_moment(random, shared=False):
-    """Sleep until a fair moment; ``random`` in [0, 1), ``shared`` where other Python threads are
-    busy.
-
-    Returns whether there is one this time.
-    """
-    if shared and _interval.skipped < SHARED_EVERY - 1:
-        _interval.skipped += 1
-        return False
-    _interval.skipped = 0
+def await_moment(random):
+    """Sleep until a fair moment; ``random`` in [0, 1)."""
     usual_s = sys.getswitchinterval()
     if usual_s > FINE_S:
         _interval.usual_s = usual_s
@@ -45,7 +35,6 @@ def await_moment(random, shared=False):
         sleep(random * MOST_S)
     finally:
         restore()
-    return True
 
 
 def restore():

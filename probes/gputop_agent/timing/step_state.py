@@ -103,6 +103,11 @@ class StepState:
         self.gap_phase = NO_GAP  # the phase around the last of them
         self.cut: Any = None  # a ``Cut``: where the step ends if it turns out that it has ended
 
+    @property
+    def may_evaluate(self):
+        """Whether the last forward was an evaluation, or may have been one."""
+        return self.evaluated or self.soft_eval_ns > 0
+
     def note_graph(self, module, may_evaluate):
         """A forward with gradients is booked as evaluation, for now: where, if it is one."""
         if may_evaluate:

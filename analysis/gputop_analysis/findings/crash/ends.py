@@ -414,7 +414,8 @@ def _end_of(view: RunView, code: int) -> _End:
     state, _, _ = run_state(view.record, 0)
     is_stop = stopping_event(view.record) is not None
     left = _left_by_itself(view)
-    lost_rank, lost_reason = left or _first_lost(view)
+    # of ranks that one stop ends together it says nothing which went first
+    lost_rank, lost_reason = left or ((None, "") if is_stop else _first_lost(view))
     return _End(
         code=code,
         signal_number=number,
@@ -539,6 +540,8 @@ def _advice(view: RunView, end: _End) -> str:
         return f"mend {end.raised.site or 'what the traceback says'}"
     if end.how.kind == "stopped":
         return "nothing to mend: the run was stopped"
+    if end.is_stop:
+        return "somebody asked it to end: the scheduler, a time limit, or a person"
     by_signal = _signal_advice(view, end.signal_number)
     if by_signal:
         return by_signal

@@ -41,6 +41,8 @@ go through the elements one by one.
 """
 PART_OF_TWO = 0.25
 """The same where two lines hold most of it together."""
+SEEN_FORWARD = 0.1
+"""Of the backward; a forward takes about half of it (Kaplan et al. 2020, section 2.1)."""
 LEAST_LEFT = 0.5
 """Part of a step that is left without the waiting for a core; where it is less, whose waiting that
 was is not exact enough to take it off, and the host code is no more than its part of the CPU time.
@@ -136,7 +138,8 @@ UNATTRIBUTED = 0.1
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
     silent=(
         "fewer than 20 steady steps; most samples inside torch, which is work; a pause that "
-        "came once or twice; only an info where no line was seen five times"
+        "came once or twice; only an info where no line was seen five times, or holds most while "
+        f"what was seen as forward takes less than {percent(SEEN_FORWARD)} of the backward"
     ),
     traps="a loss function outside the model: it is other time, and useful",
     seen_on=CPU,
@@ -160,7 +163,10 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             return _host_code(view, spec, by_element, looped, "medium")
     if not without_torch.surely_above(UNATTRIBUTED) or _builds_loader(view, other.rank, site):
         return None
-    return _host_code(view, spec, without_torch, site, _severity(without_torch, site))
+    severity = _severity(without_torch, site)
+    if not named(site) and _forward_is_elsewhere(view.per_rank[other.rank]):
+        severity = "info"
+    return _host_code(view, spec, without_torch, site, severity)
 
 
 def _without_torch(other: Share, site: Site | None) -> Share:
@@ -213,6 +219,16 @@ def _severity(other: Share, site: Site | None) -> Severity:
     if named(site):
         return "high" if other.share.low > 0.25 else "medium"
     return "medium" if other.share.low > LARGE_PART else "info"
+
+
+def _forward_is_elsewhere(series: RankSeries) -> bool:
+    """Whether backward works on far more than what was seen as forward: a program that calls other
+    methods of its model than its ``forward`` has the model's work between the phases.
+    """
+    forward, backward = (
+        float(np.sum(series.steady_rows[f"{phase}_ns"])) for phase in ("forward", "backward")
+    )
+    return forward < SEEN_FORWARD * backward
 
 
 def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from gputop_analysis.findings.advice import MAP_STYLE, ONE_SHAPE, OWN_LOOP, TRANSFORMERS_5, Option
+from gputop_analysis.findings.advice import (
+    MAP_STYLE,
+    ONE_SHAPE,
+    OWN_LOOP,
+    SEVERAL_SHAPES,
+    TRANSFORMERS_5,
+    Option,
+)
 from gputop_analysis.findings.dialect import loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
@@ -24,7 +31,7 @@ ENOUGH_BATCHES = 8
     trigger=f"under {percent(LEAST_TOKENS)} of the places in the batches hold a token "
     f"(attention_mask), over {ENOUGH_BATCHES} batches or more",
     fix="group samples by length, pack sequences, or attention over variable lengths",
-    no_use="grouping: with an IterableDataset; where every row must have the same length",
+    no_use="grouping: with an IterableDataset; where every row has the same length",
     reads="the mean of attention_mask, every 50 steps",
     silent="no attention mask in the batch; fewer than 8 batches looked at",
     traps="packed sequences and prefix masks",
@@ -67,16 +74,18 @@ def _shorter_rows(run: Facts) -> tuple[str | Option, ...]:
     """Ways to fewer places without a token, that this run has."""
     collate = run.loader.get("collate_fn") or "not known"
     return (
-        Option("group_by_length=True in TrainingArguments", needs=(MAP_STYLE,)),
+        Option(
+            "pad each batch only to its longest: padding=True in place of 'max_length' where the "
+            f"texts are tokenised, or in the collate_fn (now {collate})",
+            needs=(ONE_SHAPE,),
+        ),
+        Option("group_by_length=True in TrainingArguments", needs=(MAP_STYLE, SEVERAL_SHAPES)),
         Option(
             "train_sampling_strategy='group_by_length' in TrainingArguments",
-            needs=(TRANSFORMERS_5, MAP_STYLE),
+            needs=(TRANSFORMERS_5, MAP_STYLE, SEVERAL_SHAPES),
         ),
-        Option("group samples of similar length", needs=(OWN_LOOP, MAP_STYLE)),
+        Option("group samples of similar length", needs=(OWN_LOOP, MAP_STYLE, SEVERAL_SHAPES)),
         "pack several samples into one sequence",
-        Option(
-            f"pad each batch only to its longest (collate_fn now {collate})", needs=(ONE_SHAPE,)
-        ),
     )
 
 

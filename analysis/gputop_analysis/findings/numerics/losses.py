@@ -331,15 +331,15 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="medium" if (certain or not is_rare) and not harmless else "info",
         title=title,
-        evidence=f"loss {loss:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it "
+        evidence=f"loss {loss:.4g} at {at}{lr}; the {min(worst, SPIKE_WINDOW)} records before it "
         f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
         f"above; {counted(len(spikes), 'such step')} in "
         f"{len(losses):,}{_together(view, step)}{moved}",
         fix=fix,
         rank=everybody(view),
         proof=Proof(
-            statistic="(loss - median of the 100 records before it) / robust standard deviation "
-            "of these",
+            statistic=f"(loss - median of up to {SPIKE_WINDOW} records before it) / robust "
+            "standard deviation of these",
             value=sigmas,
             threshold=8.0,
             unit="standard deviations",
@@ -353,7 +353,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
                     "",
                     f"steps.loss_max or device.loss at {at}, mean over ranks",
                 ),
-                Input("median before it", level, "", f"{SPIKE_WINDOW} records before"),
+                Input("median before it", level, "", f"{min(worst, SPIKE_WINDOW)} records before"),
                 Input("such records", len(spikes), "", f"of {len(losses):,}"),
             ),
         ),
@@ -480,7 +480,8 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     """First and last step of each record, and the loss averaged over the ranks that have one.
 
     Of folded steps the largest loss counts, so that none is lost; older records have only the last
-    one's. While a run is live only the newest records are looked at.
+    one's. While a run is live only the newest records are looked at. Steps that gather fewer
+    gradients than the others are left out: their losses are divided by another number.
     """
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     for rank in spread(view.ranks):
@@ -491,7 +492,7 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
             rows = series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows
         loss = largest_loss(rows)
-        finite = np.isfinite(loss)
+        finite = np.isfinite(loss) & ~np.isin(rows["step"], _cut_short(series.rows))
         last = rows["step"][finite].astype(np.int64)
         if "n_steps" in (rows.dtype.names or ()):
             folded = rows["n_steps"][finite].astype(np.int64)
@@ -514,6 +515,20 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     if not present:
         return first, every, np.zeros(0)
     return first, every, np.mean([_at(every, last, loss) for last, loss in present], axis=0)
+
+
+ACCUMULATES, SELDOM = 2, 0.2
+"""Micro-batches of a step that accumulates, and the most steps that may have fewer than usual."""
+
+
+def _cut_short(rows: Array) -> Array:
+    """Steps that accumulate over fewer micro-batches than most do: an epoch's last ones."""
+    micro_batches = rows["micro_batches"] / np.maximum(rows["n_steps"], 1)
+    usual = float(np.median(micro_batches)) if len(rows) else 0.0
+    short = micro_batches < usual
+    if usual < ACCUMULATES or np.mean(short) > SELDOM:
+        return rows["step"][:0]
+    return rows["step"][short]
 
 
 def _at(steps: Array, own_steps: Array, losses: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.happened.evidence import evidence_at, evidence_text
@@ -57,6 +56,7 @@ def _of_run(name: str, as_json: bool) -> int:
     from gputop_analysis.report import Report
     from gputop_analysis.report.text import verdict_text
     from gputop_analysis.text import counted
+    from gputop_probes.runs import shell_name
 
     record = open_record(name)
     with working("judging the run"):
@@ -82,5 +82,5 @@ def _of_run(name: str, as_json: bool) -> int:
     further = "all figures"
     if len(report.findings) > 1:
         further = f"{counted(len(report.findings) - 1, 'other finding')} and {further}"
-    print(f"\n{further}: gputop report {Path(name).name}")
+    print(f"\n{further}: gputop report {shell_name(record.path)}")
     return 0
