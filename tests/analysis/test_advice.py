@@ -338,7 +338,7 @@ def test_programs_outside_the_run_are_blamed_and_not_the_workers(tmp_path):
     one = late(
         tmp_path, loader={**LOADER, "num_workers": 2}, machine_pct=100.0, rank_cores=0.3, waits=0.7
     )["IN04"]
-    assert one.fix.startswith("end what runs beside this (spinner, 1.7 cores)")
+    assert one.fix.startswith("end what runs beside this (1.7 cores, most of them by spinner)")
     assert (
         "num_workers from" not in one.fix
         and "programs outside the run 1.7 (spinner 1.4)" in one.evidence

@@ -20,6 +20,8 @@ from gputop_analysis.findings.crash.surroundings import advice
         ("PermissionError: [Errno 13] Permission denied: '/out'", "/out may not be opened so"),
         ("AttributeError: module 'numpy' has no attribute 'bool8'. Did", "'numpy<2'"),
         ("AttributeError: module 'numpy' has no attribute 'float'", "'numpy<1.24'"),
+        ("RuntimeError: Error downloading train-images.gz:", "where there is a network"),
+        ("OSError: We couldn't connect to 'https://hub' to load", "HF_TOKEN"),
         ("RuntimeError: server [::]:29500 failed: EADDRINUSE", "the port is taken"),
     ],
 )
@@ -32,6 +34,7 @@ def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> No
     "what",
     [
         "KeyError: 'loss'",
+        "RuntimeError: getaddrinfo: Temporary failure in name resolution",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 5x2)",
         "FileNotFoundError: ../data/cora.content not found.",
         "AttributeError: module 'numpy' has no attribute 'zeroes'",

@@ -76,6 +76,13 @@ def _not_permitted(match: re.Match[str], folder: str, place: str) -> str:
     return f"{match['path']} may not be opened so: change its owner or mode, or the path{place}"
 
 
+def _not_reached(match: re.Match[str], folder: str, place: str) -> str:
+    return (
+        "what it wants to download cannot be reached from here (network, proxy, HF_TOKEN): fetch "
+        f"it beforehand where there is a network, and change what is loaded{place}"
+    )
+
+
 def _gone_from_numpy(match: re.Match[str], folder: str, place: str) -> str:
     name = match["name"]
     older = "numpy<1.24" if name in _GONE_IN_1_24 else "numpy<2"
@@ -102,6 +109,13 @@ _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
     (
         re.compile(rf"^AttributeError: module 'numpy' has no attribute '(?P<name>{_GONE})'"),
         _gone_from_numpy,
+    ),
+    (
+        re.compile(
+            r"Error downloading|<urlopen error|^urllib\.error\.|HTTP Error \d{3}|"
+            r"HTTPS?ConnectionPool|ouldn't connect to 'https?:|^LocalEntryNotFoundError"
+        ),
+        _not_reached,
     ),
     (re.compile(r"\[Errno 28\]|No space left on device"), _disk_full),
     (re.compile(r"^PermissionError: \[Errno 13\] .*?: '(?P<path>[^']+)'"), _not_permitted),

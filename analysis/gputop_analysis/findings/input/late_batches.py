@@ -577,9 +577,10 @@ def _demand_of_others(run: Facts, used: Usage | None) -> _Demand | None:
     if used is None or used.foreign < BUSY_CORES:
         return None
     busiest = neighbours(run.view, run.view.host_of(run.rank))[:2]
-    names = " and ".join(name for name, _ in busiest) or "see `top`"
+    names = " and ".join(name for name, _ in busiest)
+    most = f"most of them by {names}" if names else "see `top`"
     words = (
-        f"end what runs beside this ({names}, {used.foreign:.1f} cores), move this run, or "
+        f"end what runs beside this ({used.foreign:.1f} cores, {most}), move this run, or "
         "give it cores of its own with `taskset`"
     )
     return _Demand(used.foreign, Option(words))
