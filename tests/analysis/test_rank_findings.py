@@ -326,6 +326,20 @@ def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_pat
         assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)
 
 
+@pytest.mark.parametrize(("p2p", "severity"), [(True, "info"), (False, "high")])
+def test_waits_of_stages_that_send_to_one_another_are_no_volume(tmp_path, p2p, severity):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo"})
+        for _ in range(80):
+            build.step(rank, forward=6.0, backward=12.0, comm=9.0)
+        calls = [{"group": "0", "seq": seq, "op": "recv", "p2p": p2p} for seq in range(20)]
+        build.event("flight_recorder", rank=rank, entries=calls)
+    comm = found(build)["CR06"]
+    assert comm.severity == severity
+    assert ("1F1B" in comm.fix, comm.recoverable_ms_per_step is None) == (p2p, p2p)
+
+
 def test_a_rank_that_the_others_wait_for_before_backward_is_slow_under_ddp_too(tmp_path):
     """Its batches come late, and the others wait in an ``all_gather`` that the loss begins with:
     DDP's own timers find next to nothing.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gputop_agent.contracts import Hello, Pipeline
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 
+MOSTLY = 0.5
+"""Of the calls that flight recorders hold."""
 PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
 
 
@@ -32,6 +34,20 @@ def pipeline_ranks(view: RunView) -> int | None:
             if str(name).lower() in PIPELINE_AXES and size > 1:
                 return int(size)
     return None
+
+
+@once_per_view
+def passes_messages(view: RunView) -> bool:
+    """Whether the script's ranks mostly send to one another instead of calling collectives, as the
+    stages of a pipeline that it makes by hand.
+    """
+    entries = [
+        entry
+        for event in view.record.events("flight_recorder")
+        for entry in event.get("entries", ())
+    ]
+    messages = sum(bool(entry.get("p2p")) for entry in entries)
+    return messages > MOSTLY * len(entries)
 
 
 def _pipeline(hello: Hello) -> Pipeline:

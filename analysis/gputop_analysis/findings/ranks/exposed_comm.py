@@ -21,9 +21,9 @@ from gputop_analysis.findings.ranks.comm_options import (
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.findings.sites import Site, top_site
-from gputop_analysis.findings.stages import pipeline_ranks
+from gputop_analysis.findings.stages import passes_messages, pipeline_ranks
 from gputop_analysis.mend import ByArguments
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
@@ -74,6 +74,13 @@ def _least_wait(view: RunView) -> _LeastWait | None:
     return _LeastWait(least_ms, wall_ms, len(waited.ranks), source, by_script, site)
 
 
+_OF_MESSAGES = (
+    "of stages that wait for each other's work: more micro-batches, or one forward and one "
+    "backward in turns (1F1B), as torch.distributed.pipelining does",
+    "where a line sends several tensors in a row: one message",
+)
+
+
 @finding(
     id="CR06",
     name="exposed communication",
@@ -91,7 +98,8 @@ def _least_wait(view: RunView) -> _LeastWait | None:
     reads="the smallest communication wait over the ranks, less what overlaps",
     silent=(
         "one rank; a straggler, whose cost is counted there; a pipeline, where "
-        "waiting is the bubble (CR13)"
+        "waiting is the bubble (CR13); only an info where ranks send to one another by the "
+        "script's own calls, as the stages of a pipeline made by hand do"
     ),
     traps="waiting for a slow rank: the minimum over ranks leaves that out",
     seen_on=CPU,
@@ -115,8 +123,13 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     run = Facts(view, view.ranks[0])
     parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
     steps = f"{len(least_ms):,} steps or groups of steps"
+    severity: Severity = "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium"
+    fix = called_options(site, ms.value) if wait.by_script else comm_options(run, ms.value)
+    between_stages = wait.by_script and passes_messages(view)
+    if between_stages:
+        severity, fix = "info", _OF_MESSAGES
     return spec.make(
-        severity="high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
+        severity=severity,
         title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "
         "ms, on every rank",
         evidence=f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step "
@@ -124,12 +137,12 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
         f"ranks, backend {parallel.get('backend')})"
         + ("" if wait.by_script else _gradients(sent, explained))
         + (f"; {site.words}" if site else ""),
-        fix=called_options(site, ms.value) if wait.by_script else comm_options(run, ms.value),
+        fix=fix,
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9,
-        recoverable_ms_per_step=ms.value,
-        interval_ms_per_step=(ms.low, ms.high),
+        recoverable_ms_per_step=None if between_stages else ms.value,
+        interval_ms_per_step=None if between_stages else (ms.low, ms.high),
         proof=Proof(
             statistic="lower end of the 95 % interval of the smallest wait over the ranks / step "
             "time",
