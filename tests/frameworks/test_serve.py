@@ -218,4 +218,7 @@ def test_the_page_asks_for_nothing_that_is_not_there_or_elsewhere(address):
     connection.request("GET", "/", headers={"Cookie": cookie})
     page = connection.getresponse().read().decode()
     assert 'rel="icon" href="data:' in page
+    style = re.search(r'href="([^"]*xterm\.css)"', page)
+    assert style, "without it the terminal's own input field is drawn above the screen"
+    assert status(address, urlsplit(style[1]).path, Cookie=cookie)[0] == 200
     assert set(re.findall(r'(?:href|src)="(?:https?:)?//([^/"]+)', page)) <= {parts.netloc}

@@ -26,8 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MOST_VIEWERS = 8
 """Each is a process beside the training."""
-_FOREIGN_FONT = re.compile(r'<link\s+rel="stylesheet"\s+href="https?://[^"]*"\s*/>')
-"""A font that the page would fetch from another site, which the policy below forbids."""
+_STYLE_SHEET = re.compile(r'<link\s+rel="stylesheet"\s+href="(?P<address>[^"]*)"\s*/>')
 _ICON = (
     '<link rel="icon" href="data:image/svg+xml,'
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -118,7 +117,7 @@ class WebServer(Server):
             return self._with_headers(response)
         response = await handler(request)
         if isinstance(response, web.Response) and response.content_type == "text/html":
-            response.text = _page(response.text or "")
+            response.text = _page(response.text or "", self._host)
         return self._with_headers(response)
 
     def _is_token(self, given: str) -> bool:
@@ -132,6 +131,12 @@ class WebServer(Server):
         return response
 
 
-def _page(html: str) -> str:
-    """The page with an icon of its own, which no browser has to ask for, and nothing foreign."""
-    return _FOREIGN_FONT.sub("", html).replace("<head>", f"<head>\n    {_ICON}", 1)
+def _page(html: str, host: str) -> str:
+    """The page with an icon of its own, which no browser has to ask for, and without the font that
+    it would fetch from another site, which the policy forbids.
+    """
+
+    def own(link: re.Match[str]) -> str:
+        return link[0] if urlsplit(link["address"]).netloc in ("", host) else ""
+
+    return _STYLE_SHEET.sub(own, html).replace("<head>", f"<head>\n    {_ICON}", 1)
