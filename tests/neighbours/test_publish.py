@@ -277,7 +277,9 @@ def test_trackio_reads_its_project(run_dir, tmp_path) -> None:
     pytest.importorskip("trackio", reason="extra trackio")
     import sqlite3
 
-    published(run_dir, tmp_path, "--trackio", "toys", TRACKIO_DIR=str(tmp_path / "trackio"))
+    place = str(tmp_path / "trackio")
+    done = published(run_dir, tmp_path, "--trackio", "toys", TRACKIO_DIR=place)
+    assert "published to trackio: project toys" in done.stderr
     (file,) = (tmp_path / "trackio").glob("toys*.db")
     with sqlite3.connect(file) as base:
         rows = [json.loads(row[0]) for row in base.execute("select metrics from metrics")]

@@ -34,15 +34,24 @@ def execute(words: list[str]) -> int:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the run's end is ours
     taken = follow(record, requests, _say)
-    written = [
-        request.target for request in taken if request.entry.name in ("prometheus", "tensorboard")
-    ]
-    for target in written:
-        if Path(target).exists() and not options.beside:
-            print(f"wrote {target}", file=sys.stderr)
+    if not options.beside:
+        for request in taken:
+            _say_where(request)
     sys.stderr.flush()
     # threads of libraries may hang on a dead server for ever
     os._exit(0 if len(taken) == len(requests) else 1)
+
+
+def _say_where(request: Asked) -> None:
+    """Name what was written; of an address, which may hold a password, only whose it is."""
+    kind, target = request.entry.name, request.target
+    if kind in ("prometheus", "tensorboard"):
+        if Path(target).exists():
+            print(f"wrote {target}", file=sys.stderr)
+    elif kind in ("wandb", "trackio"):
+        print(f"published to {kind}: project {target}", file=sys.stderr)
+    else:
+        print(f"published to {kind}", file=sys.stderr)
 
 
 def parser() -> Parser:
