@@ -308,6 +308,10 @@ def test_larger_batches_are_evidence_where_drift_leaves_the_lead_uncertain(tmp_p
                 tokens=tokens[rank],
             )
     assert [one.id for one in evaluate(build.open()) if one.id.startswith("CR")] == ids
+    for rank in range(2):
+        calls = [{"group": "0", "seq": 1, "op": "send", "p2p": True}]
+        build.event("flight_recorder", rank=rank, entries=calls)
+    assert "CR15" not in found(build), "what a stage is called with is no batch"
 
 
 @pytest.mark.parametrize(("comm", "ids"), [(9.0, ["CR06"]), (0.5, [])])

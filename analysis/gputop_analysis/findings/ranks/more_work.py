@@ -10,6 +10,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.ranks.stragglers import Straggler, straggler, straggler_at
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -46,7 +47,8 @@ MOST_OF_IT = 0.5
         "tokens and samples of each rank's batches, or the shapes it saw, beside the waits that "
         "name the slow rank"
     ),
-    silent="one rank; no rank that is surely slow; batches that nothing counts",
+    silent="one rank; no rank that is surely slow; batches that nothing counts; ranks that send "
+    "to one another, as stages do",
     traps="one step in which a rank has more; a stage of a pipeline that has another batch",
     seen_on=CPU,
     pictures=(
@@ -59,6 +61,8 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
     culprit = straggler(view) or straggler_at(view, BESIDE_WORK)
     if culprit is None or culprit.phase not in ("forward", "backward", "other", "optimizer"):
         return None
+    if passes_messages(view):
+        return None  # what a stage is called with is no batch
     work = _work(view, culprit.rank)
     if work is None or work.ratio < MORE_WORK:
         return None
