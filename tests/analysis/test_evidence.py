@@ -963,7 +963,14 @@ def test_why_of_a_run_gives_the_first_finding_with_place_gain_and_fix(tmp_path, 
     build.steps(200, forward=5.0, backward=5.0, data=20.0)
     assert main(["why", str(build.path)]) == 0
     answer = capsys.readouterr().out
-    for words in ("IN02", "evidence", "wins back", "fix", "num_workers", "gputop report r"):
+    for words in (
+        "IN02",
+        "evidence",
+        "wins back",
+        "fix",
+        "num_workers",
+        f"gputop report {build.path}",
+    ):
         assert words in answer
     quiet = Builder(tmp_path / "quiet")
     quiet.hello()
