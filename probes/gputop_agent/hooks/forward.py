@@ -177,7 +177,7 @@ def before(slot, module, args, kwargs):
     graded = bound.is_grad_enabled()
     trained = slot.trained and (module.training or _still_trained(slot, module))
     # a loss without parameters is of what went before it
-    training = not open_step.may_evaluate if not trained else module.training
+    training = module.training if trained else not open_step.may_evaluate
     if graded and training and open_step.unsure:
         # before a boundary, or what is moved would cross it
         open_step.train(module)

@@ -27,7 +27,7 @@ from gputop_agent.watchers import fetches, moving, rivals, stacks
 RATES = ((12.0, 0.015), (40.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
-_IDLE_S = 0.5  # between ticks while no recorder listens
+_IDLE_S = 0.5  # between ticks while no recorder listens, and the most beside busy threads
 #: Times as long are the pauses beside busy Python threads of the user's: whoever gives up the
 #: interpreter's lock there waits up to 5 ms for it, and a tick makes the training give it up.
 _SHARED_TIMES = 4

@@ -163,9 +163,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             return _host_code(view, spec, by_element, looped, "medium")
     if not without_torch.surely_above(UNATTRIBUTED) or _builds_loader(view, other.rank, site):
         return None
-    severity = _severity(without_torch, site)
-    if not named(site) and _forward_is_elsewhere(view.per_rank[other.rank]):
-        severity = "info"
+    severity = _severity(without_torch, site, view.per_rank[other.rank])
     return _host_code(view, spec, without_torch, site, severity)
 
 
@@ -207,8 +205,10 @@ def _host_code(
     )
 
 
-def _severity(other: Share, site: Site | None) -> Severity:
-    """Info for a trainer's code, and for little that no one line holds: many small needs."""
+def _severity(other: Share, site: Site | None, series: RankSeries) -> Severity:
+    """Info for a trainer's code, for little that no one line holds (many small needs), and where
+    much that no one line holds may be the model's own work.
+    """
     if site is None:
         return "info"
     other = _users_own(other, site)
@@ -218,7 +218,9 @@ def _severity(other: Share, site: Site | None) -> Severity:
         return "medium" if other.share.low > PART_OF_TWO else "info"
     if named(site):
         return "high" if other.share.low > 0.25 else "medium"
-    return "medium" if other.share.low > LARGE_PART else "info"
+    if other.share.low > LARGE_PART and not _forward_is_elsewhere(series):
+        return "medium"
+    return "info"
 
 
 def _forward_is_elsewhere(series: RankSeries) -> bool:

@@ -576,8 +576,8 @@ def _demand_of_others(run: Facts, used: Usage | None) -> _Demand | None:
     """Programs outside the run."""
     if used is None or used.foreign < BUSY_CORES:
         return None
-    busiest = neighbours(run.view, run.view.host_of(run.rank))[:2]
-    names = " and ".join(name for name, _ in busiest)
+    busiest = neighbours(run.view, run.view.host_of(run.rank))
+    names = " and ".join(name for name, _ in busiest[:2])
     most = f"most of them by {names}" if names else "see `top`"
     words = (
         f"end what runs beside this ({used.foreign:.1f} cores, {most}), move this run, or "

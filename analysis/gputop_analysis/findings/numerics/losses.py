@@ -309,7 +309,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     certain = sigmas > CERTAIN_K and loss > level + CERTAIN_RELATIVE * abs(level)
     rare = max(RARE, len(losses) // 500)
     is_rare = _episodes(steps[spikes]) <= rare and len(spikes) <= BRIEF * rare
-    before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
+    records_before = min(worst, SPIKE_WINDOW)
+    before = losses[worst - records_before : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
     repeats = period > 0 or _episodes(steps[spikes]) >= RHYTHM
@@ -331,7 +332,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="medium" if (certain or not is_rare) and not harmless else "info",
         title=title,
-        evidence=f"loss {loss:.4g} at {at}{lr}; the {min(worst, SPIKE_WINDOW)} records before it "
+        evidence=f"loss {loss:.4g} at {at}{lr}; the {records_before} records before it "
         f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
         f"above; {counted(len(spikes), 'such step')} in "
         f"{len(losses):,}{_together(view, step)}{moved}",
@@ -353,7 +354,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
                     "",
                     f"steps.loss_max or device.loss at {at}, mean over ranks",
                 ),
-                Input("median before it", level, "", f"{min(worst, SPIKE_WINDOW)} records before"),
+                Input("median before it", level, "", f"{records_before} records before"),
                 Input("such records", len(spikes), "", f"of {len(losses):,}"),
             ),
         ),
