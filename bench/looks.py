@@ -4,8 +4,9 @@ work, own clocks.
     python bench/looks.py [SECONDS]
 
 Trains small loops under ``gputop run`` whose step holds plain Python of 0.3 to 4 ms, alone, beside
-a busy Python thread and beside an idle one, and prints the share of the step by the script's clock
-and by the looks, and the step time with and without gputop. One JSON line a loop.
+a busy Python thread and beside an idle one, or one C call of 4 to 40 ms that keeps the
+interpreter's lock, and prints the share of the step by the script's clock and by the looks, and the
+step time with and without gputop. One JSON line a loop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ sys.path[:0] = [str(ROOT / name) for name in ("tui_app", "analysis", "probes")]
 from gputop_probes.record.reader import RunRecord  # noqa: E402
 
 SCRIPT = """
-import json, sys, threading, time
+import ctypes, json, sys, threading, time
 import torch
 python_ms, torch_ms = float(sys.argv[1]), float(sys.argv[2])
 beside, seconds = sys.argv[3], float(sys.argv[4])
@@ -37,6 +38,9 @@ def environment(until):
         value = value * 3 % 7
     return value
 
+def held(until):
+    ctypes.PyDLL(None).usleep(int((until - clock()) * 1e6))
+
 def busy():
     value = 0
     while True:
@@ -46,7 +50,9 @@ def idle():
     while True:
         time.sleep(0.01)
 
-if beside != "alone":
+if beside == "held":
+    environment = held
+elif beside != "alone":
     threading.Thread(target={"busy": busy, "idle": idle}[beside], daemon=True).start()
 x = torch.randn(32, 96)
 spent, steps, start = 0.0, 0, clock()
@@ -66,7 +72,16 @@ while clock() < start + seconds:
 wall = clock() - start
 print(json.dumps({"share": spent / wall, "step_ms": wall / steps * 1000}))
 """
-LOOPS = ((0.3, 3, "alone"), (1, 8, "alone"), (4, 30, "alone"), (1, 8, "idle"), (1, 8, "busy"))
+LOOPS = (
+    (0.3, 3, "alone"),
+    (1, 8, "alone"),
+    (4, 30, "alone"),
+    (1, 8, "idle"),
+    (1, 8, "busy"),
+    (4, 30, "held"),
+    (15, 85, "held"),
+    (40, 160, "held"),
+)
 
 
 def main() -> None:
@@ -126,7 +141,7 @@ def _share_by_looks(record: RunRecord) -> tuple[float, int]:
             weight = sample["count"] * event["period_ms"]
             everywhere += weight
             looks += sample["count"]
-            inside += weight if sample["function"] == "environment" else 0.0
+            inside += weight if sample["function"] in ("environment", "held") else 0.0
     return inside / max(everywhere, 1e-9), looks
 
 

@@ -1,9 +1,6 @@
 """Loops without a DataLoader: what a step is, and how many samples it trains."""
 
 import json
-import os
-import sys
-from types import SimpleNamespace
 
 import pytest
 from agent_support import run_script
@@ -11,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_agent import wire
-from gputop_agent.injection import core, thread
-from gputop_agent.runtime import looks
+from gputop_agent.injection import core
 from gputop_agent.timing import batch, clock, steps
 
 SCRIPT = """
@@ -156,61 +152,3 @@ def test_no_more_is_moved_than_the_step_has(before, inside, moved):
 )
 def test_tensors_agree_on_the_dimension_of_the_batch(shapes, axis):
     assert batch.batch_axis(shapes) == axis
-
-
-def test_each_look_has_a_moment_of_its_own_and_the_interval_stays_the_users(monkeypatch):
-    before = sys.getswitchinterval()
-    seen = []
-    monkeypatch.setattr(
-        looks, "sleep", lambda seconds: seen.append((seconds, sys.getswitchinterval()))
-    )
-    looks.await_moment(0.5)
-    assert seen == [(pytest.approx(looks.MOST_S / 2), pytest.approx(looks.FINE_S, abs=1e-6))]
-    assert sys.getswitchinterval() == before
-
-
-def test_beside_busy_threads_ticks_are_a_quarter_as_frequent():
-    loop = thread.ThreadLoop()
-    usual_s = loop.period_s()
-    loop.rivals = SimpleNamespace(busy=True)
-    assert loop.period_s() == pytest.approx(4 * usual_s)
-    loop._started -= 3600
-    assert loop.period_s() <= thread._IDLE_S  # commands are answered all the same
-
-
-def test_an_interval_that_the_user_sets_meanwhile_stays(monkeypatch):
-    before = sys.getswitchinterval()
-    monkeypatch.setattr(looks, "sleep", lambda seconds: sys.setswitchinterval(0.002))
-    try:
-        looks.await_moment(0.1)
-        assert sys.getswitchinterval() == pytest.approx(0.002)
-    finally:
-        sys.setswitchinterval(before)
-
-
-def interrupted(seconds):
-    raise KeyboardInterrupt
-
-
-def test_an_exception_while_asleep_gives_the_interval_back(monkeypatch):
-    before = sys.getswitchinterval()
-    monkeypatch.setattr(looks, "sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        looks.await_moment(0.1)
-    assert sys.getswitchinterval() == before
-
-
-def test_a_child_forked_while_the_agent_sleeps_has_the_users_interval(monkeypatch):
-    before = sys.getswitchinterval()
-    codes = []
-
-    def fork(seconds):
-        pid = os.fork()
-        if pid == 0:
-            looks.restore()  # as ``thread.reset`` does
-            os._exit(0 if sys.getswitchinterval() == before else 1)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-    monkeypatch.setattr(looks, "sleep", fork)
-    looks.await_moment(0.1)
-    assert codes == [0]

@@ -41,7 +41,9 @@ for step in range(40):
     count = 0 if kind == "outside" and step >= 25 else 4
     if kind == "own mode" and step == 26: torch.autograd.set_detect_anomaly(True, check_nan=True)
     if kind == "own mode" and step == 25: count = 0
-    out = net(torch.randn(4, 8), mask) * 1.0 if longer else net(torch.randn(4, 8), mask)
+    x = torch.randn(4, 8)
+    if kind == "before" and step == 25: x = x / torch.zeros(8)
+    out = net(x, mask) * 1.0 if longer else net(x, mask)  # before
     if kind == "longer" and step == 25: count = 0
     if kind == "another way" and step == 25: out = out / torch.zeros(1)
     losses = F.cross_entropy(out, torch.randint(0, 3, (4,)), reduction="none")
@@ -77,6 +79,13 @@ def test_the_line_is_that_of_the_operation(tmp_path, kind, operation):
     line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith(f"# {kind}"))
     assert (place["site"], place["operation"]) == (f"train.py:{line}", operation)
     assert place["step"] == origin["step"] == 25
+
+
+def test_of_what_came_into_the_model_the_line_is_that_which_calls_it(tmp_path):
+    (origin, *_), (place,) = told(tmp_path, "before")
+    line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# before"))
+    assert origin["direction"] == "input"
+    assert (place["step"], place["site"]) == (25, f"train.py:{line}")
 
 
 def test_the_first_step_of_all_is_explained_too(tmp_path):

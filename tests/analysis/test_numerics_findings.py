@@ -466,6 +466,13 @@ def test_the_loss_of_one_rank_stands_out(tmp_path):
     assert outlier.fix == "look at the data of rank 2 (corrupt or other samples, labels)"
 
 
+def test_small_losses_with_long_tails_on_every_rank_name_no_rank(tmp_path):
+    """Clinics with data of their own: one has six such steps by chance, the others fewer."""
+    tails = {0: (30, 36, 71, 75, 82, 90), 1: (33, 64, 88), 2: (40, 77)}
+    bad = {(rank, step): {"loss": 4.5} for rank, steps in tails.items() for step in steps}
+    assert "NU10" not in found(trained(tmp_path, ranks=3, steps=100, bad=bad))
+
+
 def test_ranks_of_other_levels_make_no_jump_where_their_records_end_apart(tmp_path):
     build, random = Builder(tmp_path / "r"), np.random.default_rng(0)
     for rank, level in enumerate((0.4, 1.0)):

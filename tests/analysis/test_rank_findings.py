@@ -330,18 +330,40 @@ def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_pat
         assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)
 
 
-@pytest.mark.parametrize(("p2p", "severity"), [(True, "info"), (False, "high")])
-def test_waits_of_stages_that_send_to_one_another_are_no_volume(tmp_path, p2p, severity):
-    build = Builder(tmp_path / "r")
-    for rank in range(2):
+def stages(path, p2p=True, times=({}, {})):
+    """Two ranks that mostly send to one another, with these times of their steps, in ms."""
+    build = Builder(path)
+    for rank, own in enumerate(times):
         build.hello(rank, world_size=2, parallel={"backend": "gloo"})
         for _ in range(80):
-            build.step(rank, forward=6.0, backward=12.0, comm=9.0)
+            build.step(rank, **own)
         calls = [{"group": "0", "seq": seq, "op": "recv", "p2p": p2p} for seq in range(20)]
         build.event("flight_recorder", rank=rank, entries=calls)
-    comm = found(build)["CR06"]
+    return build
+
+
+@pytest.mark.parametrize(
+    ("p2p", "comm_ms", "severity"),
+    [(True, 9.0, "info"), (False, 9.0, "high"), (True, 40.0, "high")],
+)
+def test_waits_of_stages_are_no_volume_unless_no_bubble_is_so_long(
+    tmp_path, p2p, comm_ms, severity
+):
+    times = {"forward": 6.0, "backward": 12.0, "comm": comm_ms}
+    comm = found(stages(tmp_path / "r", p2p, (times, times)))["CR06"]
     assert comm.severity == severity
     assert ("1F1B" in comm.fix, comm.recoverable_ms_per_step is None) == (p2p, p2p)
+
+
+@pytest.mark.parametrize(
+    ("p2p", "more_ms", "severity"),
+    [(True, 3.0, "info"), (False, 3.0, "medium"), (True, 20.0, "high")],
+)
+def test_a_stage_with_a_little_more_work_is_an_info(tmp_path, p2p, more_ms, severity):
+    usual = {"forward": 20.0, "backward": 20.0}
+    first = {**usual, "other": 2 + more_ms, "comm": 5.0}
+    second = {**usual, "other": 2.0, "comm": 5.0 + more_ms}
+    assert found(stages(tmp_path / "r", p2p, (first, second)))["CR04"].severity == severity
 
 
 def test_a_rank_that_the_others_wait_for_before_backward_is_slow_under_ddp_too(tmp_path):

@@ -21,16 +21,18 @@ from gputop_agent.timing import memory, sampling
 from gputop_agent.timing.own_cost import own_cost
 from gputop_agent.watchers import fetches, moving, rivals, stacks
 
-#: (until this many seconds after the start, seconds between two ticks): quick while the first
+#: (until this many seconds after the start, seconds between two looks): quick while the first
 #: answers are wanted, since a place needs some tens of looks. A tick takes 25-150 us, mostly cold
 #: caches after the wake-up: 0.4 % of a core at first, below 0.1 % at the last rate.
-RATES = ((12.0, 0.015), (40.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
+RATES = ((12.0, 0.025), (40.0, 0.06), (120.0, 0.11), (float("inf"), 0.21))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
 _IDLE_S = 0.5  # between ticks while no recorder listens, and the most beside busy threads
 #: Times as long are the pauses beside busy Python threads of the user's: whoever gives up the
 #: interpreter's lock there waits up to 5 ms for it, and a tick makes the training give it up.
 _SHARED_TIMES = 4
+#: That a look counts for at most: a process may have been stopped.
+_MOST_AT_ONCE = 4
 
 
 class _Agent:
@@ -87,10 +89,10 @@ def reset():
 
 def _run(wake, pid):
     session.agent_ident = _thread.get_ident()
+    guard.attempt(_be_on_time)
     loop = _agent.loop = ThreadLoop()
     failures = 0
-    pause = RATES[0][1]
-    while not wake.acquire(True, pause):
+    while not wake.acquire(True, loop.pause_s()):
         if sys.is_finalizing() or os.getpid() != pid:
             return
         try:
@@ -101,7 +103,15 @@ def _run(wake, pid):
             if failures > _MAX_FAILURES:
                 return
             connected = True
-        pause = loop.jittered(loop.period_s() if connected else _IDLE_S)
+        loop.plan(loop.period_s() if connected else _IDLE_S)
+
+
+def _be_on_time():
+    """Wake this thread when it asked for: Linux may let it sleep 50 us longer, in which plain
+    Python that a look is for has passed. Where that is not allowed it sleeps longer.
+    """
+    with open("/proc/%d/timerslack_ns" % _thread.get_native_id(), "w") as slack:
+        slack.write("1")
 
 
 class ThreadLoop:
@@ -118,9 +128,17 @@ class ThreadLoop:
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()
+        self._moment_s = self._started + RATES[0][1]
 
     def tick(self):
-        """One round. Returns whether a recorder listens."""
+        """One round. Returns whether a recorder listens.
+
+        It looks before it sends or reads: whatever gives up the interpreter's lock between moment
+        and look lets the training go on.
+        """
+        looks.await_moment(self._moment_s)
+        if session.connected:
+            self._look(self._moments_passed())
         now_ns = monotonic_ns()
         sampling.watch(now_ns)
         transport.flush_if_stale(now_ns)
@@ -130,11 +148,6 @@ class ThreadLoop:
         if not session.hello_sent:
             hello.send_again()
         memory.refresh_rss(now_ns)
-        looks.await_moment(self.random())
-        self.sampler.sample()
-        self.rivals.sample()
-        self.fetches.look()
-        self.debugging.sample()
         now_s = monotonic()
         if now_s - self._second >= 1.0:
             self._second = now_s
@@ -150,18 +163,38 @@ class ThreadLoop:
             own_cost.send_if_due(now_s)
         return True
 
+    def _moments_passed(self):
+        """One, and those that C code which kept the lock let pass without a look."""
+        late_s = monotonic() - self._moment_s
+        return min(_MOST_AT_ONCE, 1 + int(late_s / self.period_s()))
+
+    def _look(self, times):
+        self.sampler.sample(times)
+        self.rivals.sample()
+        self.fetches.look()
+        self.debugging.sample()
+
     def period_s(self):
-        """Seconds to the next tick, by the age of the run and by who else wants the interpreter."""
+        """Seconds between two looks, by the age of the run and who else wants the interpreter."""
         age = monotonic() - self._started
         period = next(period for until, period in RATES if age < until)
         return min(_IDLE_S, period * _SHARED_TIMES) if self.rivals.busy else period
 
-    def jittered(self, seconds):
-        """``seconds`` +- 20 %, out of step with the loop; no user's generator is touched."""
-        return seconds * (0.8 + 0.4 * self.random())
+    def plan(self, period_s):
+        """Choose the moment of the next look, ``period_s`` +- half after the last one's: neither
+        when that look took place nor when it ended counts, since the training decides both.
+        """
+        pause_s = period_s * (0.5 + self._chance())
+        now_s = monotonic()
+        is_late = self._moment_s + pause_s < now_s + looks.lead_s()
+        self._moment_s = (now_s if is_late else self._moment_s) + pause_s
 
-    def random(self):
-        """A number between 0 and 1."""
+    def pause_s(self):
+        """Seconds to the next tick, which begins before its look."""
+        return max(0.0, self._moment_s - looks.lead_s() - monotonic())
+
+    def _chance(self):
+        """A number between 0 and 1, out of step with the loop; no user's generator is touched."""
         self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
         return self._random / 0x7FFFFFFF
 

@@ -41,7 +41,7 @@ _SINGULAR = (
     "exp expm1 sinh cosh softmax log_softmax logsumexp scaled_dot_product cdist prod logit erfinv "
     "binary_cross_entropy nll_loss linalg_inv linalg_solve cholesky svd eigh xlogy normalize"
 ).split()
-_STRUCTURE = (
+STRUCTURE = (
     "t transpose permute expand view reshape unsafe_view alias to_copy slice split unsqueeze "
     "squeeze clone neg select split_with_sizes cat stack accumulate_grad index"
 ).split()
@@ -67,7 +67,7 @@ def weight_of(name):
         return 2
     if name.startswith(("linalg_", "scaled_dot_product", "binary_cross")):
         return 2
-    return 0 if name in _STRUCTURE else 1
+    return 0 if name in STRUCTURE else 1
 
 
 class Node:

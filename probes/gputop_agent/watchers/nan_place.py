@@ -6,14 +6,16 @@ node at the same place has the line, where the operations from there to the loss
 are the same again: a recurrent model's graph is as long as its batch.
 """
 
+import os
 import re
 from typing import Any
 
 from gputop_agent.runtime import frames, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers.graph_origin import Graph
+from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 
 MAX_NODES = 5000  # each costs some 0.1 ms in that mode
+_MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
 
 
@@ -24,6 +26,7 @@ class NodeSearch:
         self.step = -1  # in which values stopped being finite
         self.operations: Any = ()  # of that step's graph, in order
         self.place = -1  # of the origin among them
+        self.came_in = False  # not finite before the model had it
         self.is_on = False
 
 
@@ -37,8 +40,10 @@ def reset():
     search.__init__()
 
 
-def begin(loss, operation, step):
-    """Look for the line of an operation, the origin in the graph of a loss."""
+def begin(loss, operation, step, came_in):
+    """Look for the line of an operation, the origin in the graph of a loss; of what came into the
+    model so, for the line that calls the model.
+    """
     graph = Graph(loss)
     origin = graph.origin()
     nodes = _made(graph)
@@ -46,6 +51,8 @@ def begin(loss, operation, step):
         return
     search.step, search.operations = step, [node.name for node in nodes]
     search.place = next((at for at, node in enumerate(nodes) if node is origin), -1)
+    before = search.operations[: max(0, search.place)]
+    search.came_in = came_in and all(name in STRUCTURE for name in before)  # of weights
 
 
 def switch_on():
@@ -80,7 +87,8 @@ def before_backward(loss):
     search.place = -1
     if place is None:
         return
-    site = _site(nodes[place].node.metadata.get("traceback_") or ())
+    lines = nodes[place].node.metadata.get("traceback_") or ()
+    site = _site(_before_the_model(lines) if search.came_in else lines)
     if site:
         fields = {"operation": nodes[place].name, "site": site}
         transport.send_event("nan_place", step=search.step, **fields)
@@ -102,6 +110,12 @@ def _same_place(operations):
 def _made(graph):
     """Its operations in order, without the leaves."""
     return [node for node in graph.in_order() if node.children]
+
+
+def _before_the_model(traceback):
+    """The lines up to the first call of a module; all where there is none."""
+    calls = (at for at, line in enumerate(traceback) if _MODULE_FILE in line)
+    return traceback[: next(calls, len(traceback))]
 
 
 def _site(traceback):

@@ -46,9 +46,9 @@ class StackSampler:
         self._open_step = -1
         self._started = self._flushed = monotonic()
 
-    def sample(self):
-        """Look once, if the phase of the moment is one that wants a name."""
-        self._ticks += 1
+    def sample(self, times=1):
+        """Look once, if the phase of the moment is one that wants a name; count it as so many."""
+        self._ticks += times
         if session.step != self._open_step:
             self._step_ended()
         frame = sys._current_frames().get(session.thread_ident)
@@ -56,7 +56,7 @@ class StackSampler:
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             if frame is not None:
                 stack = frames.still(frame)
-                self._count(phase, describe(stack, phase == OTHER), path_of(stack))
+                self._count(phase, describe(stack, phase == OTHER), path_of(stack), times)
                 if phase in _SELDOM and not session.checkpointing_seen:
                     session.checkpointing_seen = _in_checkpoint(stack)
 
@@ -100,8 +100,8 @@ class StackSampler:
         self._flushed, self._ticks_at_flush = now_s, self._ticks
         return elapsed_ms / max(1, ticks)
 
-    def _count(self, phase, described, path):
-        _add(self._open, phase, location=described[:3] + (path,), inside=described[3], count=1)
+    def _count(self, phase, described, path, times):
+        _add(self._open, phase, location=described[:3] + (path,), inside=described[3], count=times)
 
 
 def _add(counts, phase, location, inside, count):

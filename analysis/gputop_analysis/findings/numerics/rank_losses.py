@@ -19,6 +19,8 @@ from gputop_analysis.view import Array, RunView
 LIVE_RECORDS, MAX_RECORDS = 300, 2000
 MIN_RANKS, MIN_COMMON_STEPS = 3, 50
 OUTLIER_SIGMAS, MIN_RELATIVE, REPEATED_SHARE, MIN_OUTLIERS = 8.0, 0.2, 0.05, 5
+BEYOND_OTHERS = 1.5
+"""Times what the other ranks reach more than once: small losses have long tails on every rank."""
 
 
 class RankLosses(NamedTuple):
@@ -50,7 +52,8 @@ class RankLosses(NamedTuple):
     trigger=f"one rank's loss lies {OUTLIER_SIGMAS:g} robust standard deviations and "
     f"{percent(MIN_RELATIVE)} above the median of three ranks or more, in "
     f"{percent(REPEATED_SHARE)} of the steps (where a record stands for several: of groups of "
-    "steps, by their largest loss) and at least five, and no other rank's does",
+    "steps, by their largest loss) and at least five, half as far again as any other rank's does "
+    "more than once",
     fix="look at that rank's shard; run the steps again on another GPU",
     explains=("NU02",),
     no_use="with one rank",
@@ -78,6 +81,8 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     out = far & (above > OUTLIER_SIGMAS * max(float(sigma), 1e-12))
     counts = out.sum(0)
     worst = int(counts.argmax())
+    out[:, worst] &= above[:, worst] > BEYOND_OTHERS * _repeated(np.delete(above, worst, axis=1))
+    counts[worst] = out[:, worst].sum()
     enough, next_most = (
         max(MIN_OUTLIERS, REPEATED_SHARE * len(middle)),
         int(np.delete(counts, worst).max()),
@@ -105,11 +110,16 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+def _repeated(above: Array) -> float:
+    """What one of these ranks reached twice, and so not by one bad step."""
+    return float(np.sort(above, axis=0)[-2].max())
+
+
 def _proof(losses: RankLosses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
     column = "steps.loss" if losses.group == 1 else "steps.loss_max"
     return Proof(
         statistic=f"{losses.unit} in which the rank's loss lies 8 robust standard deviations and "
-        "20 % above the ranks' median",
+        "20 % above the ranks' median, and beyond what other ranks reach",
         value=count,
         threshold=float(enough),
         unit=losses.unit,

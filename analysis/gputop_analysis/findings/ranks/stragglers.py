@@ -25,6 +25,7 @@ from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
 from gputop_analysis.findings.sites import Site, named, reading_loops, top_site
+from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.rank_excess import reference
 from gputop_analysis.stats import Interval, block_bootstrap
@@ -37,6 +38,8 @@ SECOND_CAUSE = 0.25
 OWN_WORK = ("other", "data", "optimizer")
 """Phases without a wait for other ranks in them."""
 NEARLY_ALWAYS, MOST = 0.9, 0.5
+MUCH = 0.10
+"""Of a step. Less is no more than an info between stages, whose work is never quite the same."""
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -177,11 +180,15 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     else:
         site = None
     own_wait, theirs = culprit.wait_ms
+    if cost.low > MUCH * culprit.wall_ms:
+        severity = "high"
+    else:
+        severity = "info" if passes_messages(view) else "medium"
     host = ""
     if len(view.record.hosts) > 1:
         host = f" on {view.host_of(culprit.rank)}"
     return spec.make(
-        severity="high" if cost.low > 0.10 * culprit.wall_ms else "medium",
+        severity=severity,
         title=f"rank {culprit.rank} is slow in {name}: the others lose "
         f"{culprit.recoverable_ms.value:.1f} ms a step",
         evidence=f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they "
@@ -253,7 +260,8 @@ def _source(phase: str, straggler: Straggler) -> str:
 
 _TRIGGER = (
     "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p "
-    "<= 0.01, with drift, of the waits or of a phase of its own work)"
+    "<= 0.01, with drift, of the waits or of a phase of its own work; an info below 10 % between "
+    "ranks that mostly send to one another)"
 )
 _NO_USE = "where what is seen there is the training's own purpose"
 _READS = (
