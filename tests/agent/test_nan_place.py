@@ -38,7 +38,7 @@ for step in range(40):
     if kind == "inside" and step == 25: mask[2] = False
     if kind == "first step" and step == 0: mask[2] = False
     longer = kind == "longer" and step != 25
-    count = 0 if kind == "outside" and step >= 25 else 4
+    count = 0 if kind in ("outside", "two losses") and step >= 25 else 4
     if kind == "own mode" and step == 26: torch.autograd.set_detect_anomaly(True, check_nan=True)
     if kind == "own mode" and step == 25: count = 0
     x = torch.randn(4, 8)
@@ -56,6 +56,7 @@ for step in range(40):
         print(step, "stopped")
         break
     optimizer.step()
+    if kind == "two losses": net(x, mask).square().mean().backward()
     print(step, loss.item())
 print(torch.is_anomaly_enabled())
 """
@@ -97,6 +98,12 @@ def test_the_first_step_of_all_is_explained_too(tmp_path):
 
 def test_a_graph_that_is_longer_before_the_operation_tells_its_line(tmp_path):
     _, (place,) = told(tmp_path, "longer")
+    line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# outside"))
+    assert (place["site"], place["operation"]) == (f"train.py:{line}", "div")
+
+
+def test_a_second_loss_between_them_is_passed_over(tmp_path):
+    _, (place,) = told(tmp_path, "two losses")
     line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# outside"))
     assert (place["site"], place["operation"]) == (f"train.py:{line}", "div")
 

@@ -132,4 +132,4 @@ class GraphLayers:
 
 
 def _is_placed(giver):
-    return giver.name not in graph_origin._STRUCTURE
+    return giver.name not in graph_origin.STRUCTURE

@@ -14,6 +14,7 @@ from gputop_agent.runtime import frames, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 
+_TRIES = 4  # backwards that are compared: a script may have several losses
 MAX_NODES = 5000  # each costs some 0.1 ms in that mode
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
@@ -28,6 +29,7 @@ class NodeSearch:
         self.place = -1  # of the origin among them
         self.came_in = False  # not finite before the model had it
         self.is_on = False
+        self.tries = 0
 
 
 search = NodeSearch()
@@ -84,7 +86,10 @@ def before_backward(loss):
     switch_off()
     nodes = _made(Graph(loss, reads_tensors=False))
     place = _same_place([node.name for node in nodes])
-    search.place = -1
+    search.tries += 1
+    if place is None and search.tries < _TRIES:
+        return
+    search.place, search.tries = -1, 0
     if place is None:
         return
     lines = nodes[place].node.metadata.get("traceback_") or ()
