@@ -76,9 +76,9 @@ def collated(rows):
 def as_objects(rows):
     """As annotations come: a dictionary for each parcel."""
     pictures, boxes, kinds, masks = zip(*rows, strict=True)
-    found = [
+    found = [  # at: objects_as_dicts
         [
-            {
+            {  # at: objects_as_dicts
                 "bbox": torch.from_numpy(box),
                 "category_id": torch.tensor(kind),
                 "iscrowd": torch.tensor(0),
@@ -114,10 +114,11 @@ def unpacked(batch):
 def loader_of(belt):
     sampled = {"shuffle": True, "drop_last": True}
     if on("objects_as_dicts"):
-        return DataLoader(belt, ROWS, num_workers=1, collate_fn=as_objects, **sampled)
+        sampled |= {"num_workers": 1, "collate_fn": as_objects}  # at: objects_as_dicts
+        return DataLoader(belt, ROWS, **sampled)  # at: objects_as_dicts
     if on("clean_objects_as_dicts"):
         return DataLoader(belt, ROWS, num_workers=1, collate_fn=as_tables, **sampled)
-    return DataLoader(belt, ROWS, collate_fn=collated, **sampled)
+    return DataLoader(belt, ROWS, collate_fn=collated, **sampled)  # at: tensor_of_arrays
 
 
 def overlaps(one, other):
