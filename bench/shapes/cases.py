@@ -943,6 +943,45 @@ SIXTEENTH = (
 """Stages by hand, essays, clinics, recorded transitions, orbits, rounds of labelling, drafts and
 two towers, each in another hand; marks and all before the first of them was run under gputop.
 """
+SEVENTEENTH_B = (
+    Shape("caller_looked_up", "rovers.py", HOST, timed=True, twin=False),
+    Shape(
+        "generators_made",
+        "rovers.py",
+        ("HO06", "HO15"),
+        also=("HO06", "HO15"),
+        timed=True,
+        twin=False,
+    ),
+    Shape("rows_from_rollout", "rovers.py", LOADER, also=LOADER),
+    Shape("clip_bounds_swapped", "rovers.py", ("NU13",), also=("NU13", "NU08")),
+    Shape("atanh_of_one", "rovers.py", ("NU01",), also=("NU02", "NU03", *ENDS), exit_code=1),
+    Shape("frames_kept", "rovers.py", GROWS, also=(*GROWS, "HO12"), twin=False),
+    Shape("remote_gone", "rovers.py", STOPS, also=STOPS, exit_code=130, hangs=True),
+    Shape("anchors_each_access", "parcels.py", HOST, timed=True, twin=False),
+    Shape("suppressed_by_pairs", "parcels.py", ("HO17", "HO06"), also=("HO17", "HO06"), timed=True),
+    Shape("tensor_of_arrays", "parcels.py", LOADER, also=LOADER, timed=True),
+    Shape("objects_as_dicts", "parcels.py", ("IN10", *LOADER), also=("IN10", *LOADER)),
+    Shape("overlap_rewrapped", "parcels.py", ("NU08",), also=("NU08", "NU13")),
+    Shape("boxes_in_pixels", "parcels.py", ("NU02", "NU03"), also=("NU02", "NU03", "NU07")),
+    Shape("crops_are_views", "parcels.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("sorted_chunks", "counsel.py", ("CR15",), rank=3),
+    Shape("long_in_turn", "counsel.py", ("CR05",), rank=None, also=("CR05", "CR15")),
+    Shape("norms_summed_singly", "counsel.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape("clipped_on_one", "counsel.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape(
+        "skips_alone",
+        "counsel.py",
+        ("CR12", "HC01", "HC11", *ENDS),
+        rank=1,
+        also=("CR12", "HC01", "HC11", *ENDS),
+        exit_code=(1, 250),
+    ),
+    Shape("past_positions", "counsel.py", ENDS, rank=2, also=ENDS, exit_code=1),
+)
+"""Rovers, parcels and letters, each in another hand; marks and all before the first of them was run
+under gputop.
+"""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -958,6 +997,7 @@ BATCHES = (
     FOURTEENTH,
     FIFTEENTH,
     SIXTEENTH,
+    SEVENTEENTH_B,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1009,4 +1049,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "annotator_joined": SOON_ALONE,
     "prefixes_kept": {"STEPS": "500"},
     "clean_prefixes_kept": {"STEPS": "500"},
+    "remote_gone": SOON_ALONE,
 }
