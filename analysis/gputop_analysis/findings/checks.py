@@ -34,6 +34,7 @@ from gputop_analysis.findings.input import (
     copies,
     epochs,
     late_batches,
+    oversubscription,
     padding,
     repeats,
     storage,

@@ -10,8 +10,8 @@ import numpy as np
 from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.cores import BUSY_CORES, usage
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input.late_batches import QUEUED
 from gputop_analysis.findings.input.loader_looks import surely
+from gputop_analysis.findings.input.oversubscription import QUEUED
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding

@@ -7,7 +7,7 @@ import numpy as np
 from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input.late_batches import data_wait
+from gputop_analysis.findings.input.data_wait import data_wait
 from gputop_analysis.findings.input.loader_looks import Looks, epoch_starts, looks, surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.option import Option

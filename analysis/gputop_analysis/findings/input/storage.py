@@ -7,7 +7,7 @@ import numpy as np
 from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input.late_batches import WAITING, data_wait, severity_of, wait_source
+from gputop_analysis.findings.input.data_wait import WAITING, data_wait, severity_of, wait_source
 from gputop_analysis.findings.input.loader_looks import (
     ENOUGH_LOOKS,
     Looks,

@@ -8,17 +8,15 @@ from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.advice import NOWHERE, Option
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input.late_batches import (
-    QUEUE_READ_MS,
-    STARVED,
+from gputop_analysis.findings.input.data_wait import (
     WAITING,
-    WAITING_SOME,
     data_wait,
-    faster_batches,
     per_batch_ms,
     severity_of,
     wait_source,
 )
+from gputop_analysis.findings.input.faster_batches import faster_batches
+from gputop_analysis.findings.input.late_batches import QUEUE_READ_MS, STARVED, WAITING_SOME
 from gputop_analysis.findings.input.loader_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
