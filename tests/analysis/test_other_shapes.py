@@ -625,6 +625,11 @@ def test_a_loop_in_the_model_that_takes_values_out(tmp_path):
     assert 3.0 < (loop.recoverable_ms_per_step or 0) < 4.5, "at most 30 of 40 samples in 6 ms"
 
 
+def test_the_line_of_the_loop_is_named_and_not_what_it_calls(tmp_path):
+    deeper = ("loop net.py:7 forward", "net.py:9 forward")
+    assert in_forward(tmp_path / "r", "area.item()", deeper)["HO17"].site == "net.py:9 forward"
+
+
 @pytest.mark.parametrize(
     ("code", "deeper", "inside"),
     [

@@ -280,6 +280,21 @@ def test_texts_of_random_length_are_no_larger_batches_by_chance(tmp_path, spread
     assert (one.id, one.rank) == (finding, 1)
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "finding"),
+    [([[24, 40]], [[24, 20]], "CR15"), ([[24, 31], [24, 12]], [[24, 17], [24, 19]], "CR01")],
+)
+def test_a_few_shapes_of_random_length_are_no_larger_batches(tmp_path, mine, theirs, finding):
+    build = Builder(tmp_path / "r")
+    for rank, examples in enumerate((theirs, mine)):
+        shapes = {"batches": 90, "distinct": len(examples), "examples": examples}
+        build.hello(rank, world_size=2, parallel={"ddp": True}, shapes=shapes)
+        slow = 2.0 if rank == 1 else 1.0
+        for _ in range(150):
+            build.step(rank, forward=8.0 * slow, backward=8.0 * slow, wait_ms=1.0 if rank else 17.0)
+    assert finding in found(build)
+
+
 UNCERTAIN = (
     (6.4, 1.0), (8.2, 1.0), (13.3, 2.5), (11.2, 0.6), (12.3, 0.6), (11.8, 1.4), (12.4, 0.6),
     (11.2, 0.7), (14.5, 2.4), (14.3, 0.7), (15.7, 2.0), (5.7, 0.1), (6.6, 0.1), (8.7, 0.1),

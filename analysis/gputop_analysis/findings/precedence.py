@@ -37,9 +37,12 @@ def explains(cause: Finding, effect: Finding) -> bool:
     ``effect``.
 
     What one rank does explains what is seen on that rank, but not what all ranks have; a crash
-    explains everything. A hang that is over, which is not critical, explains no end of a run.
+    explains everything. A hang that is over, which is not critical, explains no end of a run, and
+    an info nothing that is more than one.
     """
     spec = CATALOGUE[cause.id]
+    if cause.severity == "info" and effect.severity != "info":
+        return False
     is_over = spec.cause == "hang" and cause.severity != "critical"
     if is_over and CATALOGUE[effect.id].cause == "crash":
         return False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.input.loader_looks import surely
+from gputop_analysis.findings.rollouts import waits
 from gputop_analysis.findings.stack_samples import (
     COMPUTE,
     LOOP,
@@ -65,6 +66,11 @@ class Site:
     """
 
     @property
+    def least_share(self) -> float:
+        """The lower end of the share's interval."""
+        return surely(round(self.share * self.samples), self.samples)
+
+    @property
     def words(self) -> str:
         """``most often at train.py:118 get_batch (80 % of 40 stack samples)``."""
         inside = f", inside {self.detail}" if self.detail else ""
@@ -103,6 +109,19 @@ def top_site(
         torch_share=total(sample for sample in samples if sample.in_torch) / site.samples,
         trainers_share=total(sample for sample in samples if sample.in_trainer) / site.samples,
     )
+
+
+def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
+    """The user's line with most samples of host code, be they few of the phase."""
+    samples = marked(view, phase, rank)
+    users = [one for one in samples if not one.in_torch and not one.in_trainer]
+    lines = counted_by_line(one for one in users if not waits(one.inside))
+    if not lines:
+        return None
+    line, count = lines.most_common(1)[0]
+    if count < ENOUGH:
+        return None
+    return replace(_at_line(line, users, total(samples)), share=count / total(samples))
 
 
 def _place(
@@ -250,8 +269,22 @@ def reading_loops(view: RunView, phase: str, rank: int) -> Site | None:
             inside.append(sample)
     if total(inside) < ENOUGH:
         return None
-    line, _ = counted_by_line(inside).most_common(1)[0]
+    lines: Counter[str] = Counter()
+    for sample in inside:
+        lines[_line_of_loop(sample, loops)] += sample.count
+    line, _ = lines.most_common(1)[0]
     return Site(line, total(inside) / total(samples), total(samples))
+
+
+def _line_of_loop(sample: PlacedSample, loops: set[Path]) -> str:
+    """The line of the innermost loop that the sample lies in, rather than of what that calls; its
+    own line where it is in none of these loops.
+    """
+    if loops.isdisjoint(prefixes(sample.path)):
+        return sample.line
+    innermost = max(at for at, label in enumerate(sample.path) if label.startswith(LOOP))
+    inside = sample.path[innermost + 1 :]
+    return inside[0] if inside else sample.path[innermost].removeprefix(LOOP)
 
 
 def _paths_of_models(
@@ -348,8 +381,8 @@ def _lines(sample: PlacedSample) -> Path:
 
 
 def _functions_of_training(view: RunView, rank: int | None) -> set[Path]:
-    """Functions in which forwards, backwards and updates happen."""
-    return {functions(path) for path in paths_within(view, rank, COMPUTE)}
+    """Functions in which forwards, backwards and updates happen, or rollouts."""
+    return {functions(path) for path in paths_within(view, rank, (*COMPUTE, "eval"))}
 
 
 def _spread(samples: Sequence[PlacedSample], count: int) -> Site:

@@ -238,7 +238,7 @@ def working_loops(view: RunView, rank: int | None) -> set[Path] | None:
     samples = list(samples_of(view, COMPUTE, rank))
     if not samples:
         return None
-    samples += module_samples(view, TRAINING, rank)
+    samples += module_samples(view, (*TRAINING, "eval"), rank)
     loops: set[Path] = set()
     for sample in samples:
         loops.update(filter(ends_at_loop, prefixes(sample.path)[:-1]))

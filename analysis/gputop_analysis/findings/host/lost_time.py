@@ -10,6 +10,7 @@ from gputop_analysis.findings.input.epochs import lines_of, started_anew
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import GC_TIME, STEP_TIME, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
+from gputop_analysis.findings.rollouts import is_the_world
 from gputop_analysis.findings.shares import (
     Share,
     device_share,
@@ -24,7 +25,7 @@ from gputop_analysis.findings.shares import (
     typical,
     worst,
 )
-from gputop_analysis.findings.sites import Site, line_with, named, top_site
+from gputop_analysis.findings.sites import Site, heaviest_line, line_with, named, top_site
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import MISSING, counted, percent
@@ -138,7 +139,8 @@ UNATTRIBUTED = 0.1
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
     silent=(
         "fewer than 20 steady steps; most samples inside torch, which is work; a pause that "
-        "came once or twice; only an info where no line was seen five times, or holds most while "
+        "came once or twice; only an info where no line was seen five times, or takes as "
+        "much by itself, or it is the world of a rollout as a whole, or holds most while "
         f"what was seen as forward takes less than {percent(SEEN_FORWARD)} of the backward"
     ),
     traps="a loss function outside the model: it is other time, and useful",
@@ -164,6 +166,14 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if not without_torch.surely_above(UNATTRIBUTED) or _builds_loader(view, other.rank, site):
         return None
     severity = _severity(without_torch, site, view.per_rank[other.rank])
+    if site is not None and site.site:
+        spread = site.where.startswith("in the function")
+        if is_the_world(view, other.rank, site.site, spread=spread):
+            severity = "info"
+    line = heaviest_line(view, "other", other.rank)
+    if severity == "info" and line and line.least_share * other.share.low > UNATTRIBUTED:
+        of_line = replace(other, values_ms=other.values_ms * line.share)
+        return _host_code(view, spec, of_line, line, "medium")
     return _host_code(view, spec, without_torch, site, severity)
 
 

@@ -25,6 +25,10 @@ AT_LEAST = 5
 REGULAR = 0.7
 """Part of the expected occurrences that must be slow."""
 SURE = 0.001
+ANSWERS = 0.05
+"""Part of what slow steps take longer, in forwards without a backward: from there on these may be
+what the steps are for.
+"""
 AT_MOST_SLOW = 400
 LOOK_AT = 32
 """Ranks among which the one is looked for that the others wait for."""
@@ -50,6 +54,10 @@ class SlowRhythm:
     phase: str
     phase_part: float
     """Of all the time of that phase, what lies in the slow steps' excess, 0 to 1."""
+    asks_model: bool
+    """Whether the forwards without a backward are in them: a policy that acts, a model that draws
+    samples to train on.
+    """
 
 
 @finding(
@@ -66,7 +74,8 @@ class SlowRhythm:
     reads="steps.wall_ns of slow steps by their index",
     silent=(
         "fewer than 5 periods; steps that hold an eval, a checkpoint or a compile, and those "
-        "after them; waits for data or in collectives; only an info where no line was seen"
+        "after them; waits for data or in collectives; only an info where no line was seen, or "
+        "where the model is asked in them without being trained, as in rollouts"
     ),
     traps="work whose rhythm is intended: the finding says where it is, not that it is wrong",
     seen_on=CPU,
@@ -100,8 +109,10 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _severity(worst: SlowRhythm, named: bool) -> Severity:
-    """Without a line it may be the training's own work, such as the rollouts between updates."""
-    if worst.phase == "other" and not named:
+    """Without a line, or with the model's answers in it, it may be the training's own work, such as
+    the rollouts between updates: what a line of those takes, HO06 says.
+    """
+    if worst.phase == "other" and (worst.asks_model or not named):
         return "info"
     return "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium"
 
@@ -174,8 +185,27 @@ def rhythm(series: RankSeries) -> SlowRhythm | None:
     )
     slow_ms = float(np.median(longest_ms[chosen]))
     return SlowRhythm(
-        series.rank, period, len(members), span / period, p, slow_ms, usual, excess, phase, part
+        series.rank,
+        period,
+        len(members),
+        span / period,
+        p,
+        slow_ms,
+        usual,
+        excess,
+        phase,
+        part,
+        asks_model=_asks_model(rows, counts, chosen),
     )
+
+
+def _asks_model(rows: Array, counts: Array, slow: Array) -> bool:
+    """Whether the slow records hold forwards that the others do not, and no backward of theirs."""
+    answering, trained = (
+        sum(_excess_ns(rows[f"{name}_ns"], counts, slow) for name in names)
+        for names in (("forward", "eval"), ("backward",))
+    )
+    return answering > max(ANSWERS * _excess_ns(rows["wall_ns"], counts, slow), 2 * trained)
 
 
 def _width(slow: Array, longest_ms: Array) -> int:
@@ -245,9 +275,15 @@ def _where(rows: Array, counts: Array, slow: Array) -> tuple[str, float]:
     """The phase in which slow records spend more than others, and what part of its time."""
     best, largest_excess, part = "other", 0.0, 0.0
     for name in wire.PHASES:
-        total = rows[f"{name}_ns"].astype(np.float64)
-        usual = float(np.median(total / counts))
-        excess = float((total[slow] - usual * counts[slow]).sum())
+        excess = _excess_ns(rows[f"{name}_ns"], counts, slow)
         if excess > largest_excess:
-            best, largest_excess, part = name, excess, excess / float(total.sum())
+            best, largest_excess = name, excess
+            part = excess / float(rows[f"{name}_ns"].sum())
     return best, part
+
+
+def _excess_ns(spent_ns: Array, counts: Array, slow: Array) -> float:
+    """What slow records spend beyond as many usual steps."""
+    spent = spent_ns.astype(np.float64)
+    usual = float(np.median(spent / counts))
+    return float((spent[slow] - usual * counts[slow]).sum())

@@ -134,12 +134,10 @@ def _work(view: RunView, rank: int) -> _Work | None:
         means = {r: _per_step(view, r, unit) for r in view.ranks}
         if _surely_apart(view, rank, unit):
             works += _compared(means, rank, unit, f"steps.{unit}")
-    works += _compared(
-        {r: _values(view, r) for r in view.ranks},
-        rank,
-        "values",
-        "hello.shapes, mean of the examples",
-    )
+    examples = {r: _example_sizes(view, r) for r in view.ranks}
+    if _always_larger(examples, rank):
+        means = {r: float(np.mean(sizes)) for r, sizes in examples.items()}
+        works += _compared(means, rank, "values", "hello.shapes, mean of the examples")
     return next((work for work in works if work.ratio >= MORE_WORK), None)
 
 
@@ -173,12 +171,19 @@ def _mean_work(view: RunView, ranks: list[int], column: str) -> tuple[float, flo
     return float(work.mean()), float(work.std(ddof=1)) / len(work) ** 0.5
 
 
-def _values(view: RunView, rank: int) -> float:
-    """Mean size of the shapes that a rank gave as examples; 0 where it told none."""
+def _example_sizes(view: RunView, rank: int) -> list[int]:
+    """Sizes of the shapes that a rank gave as examples."""
     examples = (view.hello(rank).get("shapes") or {}).get("examples") or []
-    if examples:
-        return float(np.mean([np.prod(shape) for shape in examples]))
-    return 0.0
+    return [int(np.prod(shape)) for shape in examples]
+
+
+def _always_larger(examples: dict[int, list[int]], rank: int) -> bool:
+    """Whether each example of a rank is larger than all of the others': a mean over the four of
+    texts of random length says nothing.
+    """
+    others = [sizes for r, sizes in examples.items() if r != rank]
+    known = bool(others) and all(examples.values())
+    return known and min(examples[rank]) > max(max(sizes) for sizes in others)
 
 
 def _accounted_ms(view: RunView, straggler: Straggler, ratio: float) -> tuple[float, float]:

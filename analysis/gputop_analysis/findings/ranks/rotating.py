@@ -6,6 +6,8 @@ import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
 from gputop_analysis.findings.advice import MAP_STYLE, TOKENS, Option
+from gputop_analysis.findings.dialect import loader_site
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, STEP_TIME
 from gputop_analysis.findings.ranks.stragglers import straggler
@@ -89,6 +91,7 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
             Option("group samples by length", needs=(MAP_STYLE, TOKENS)),
             Option("pack sequences, or balance tokens per rank", needs=(TOKENS,)),
         ),
+        site=loader_site(Facts(view, view.ranks[0])) if by_length else None,
         confidence=0.95 if by_length else 0.7,
         recoverable_ms_per_step=lost.value,
         interval_ms_per_step=(lost.low, lost.high),

@@ -1,0 +1,73 @@
+"""Rollouts: the loop asks its model without training it, and a world answers."""
+
+from __future__ import annotations
+
+import re
+
+from gputop_analysis.findings.stack_samples import (
+    COMPUTE,
+    LOOP,
+    Path,
+    functions,
+    paths_within,
+    samples_of,
+    total,
+)
+from gputop_analysis.view import RunView
+
+ASKED = ("eval",)
+"""The phase of a forward without a backward."""
+_WAITS = re.compile(r"(connection|selectors|threading|queue|socket|subprocess)\.py:")
+"""Of the standard library: for another process or thread, which no line of this one mends."""
+
+
+def waits(inside: str) -> bool:
+    """Whether a library's line waits for another process or thread."""
+    return bool(_WAITS.match(inside))
+
+
+def is_the_world(view: RunView, rank: int, line: str, *, spread: bool) -> bool:
+    """Whether a place of host code is a rollout's world as a whole: a line of the function that
+    asks the model, or that calls it, or below it a process of its own or a function over which the
+    host code is ``spread``.
+    """
+    rollouts, labels = _functions_of_rollouts(view, rank), {line, f"{LOOP}{line}"}
+    samples = [one for one in samples_of(view, ("other",), rank) if not labels.isdisjoint(one.path)]
+    if not rollouts or not samples:
+        return False
+    if any(_is_in_or_calls(one.path, labels, rollouts) for one in samples):
+        return True
+    below = [one for one in samples if _lies_below(one.path, rollouts)]
+    world = [one for one in below if spread or waits(one.inside)]
+    return total(world) > 0.5 * total(samples)
+
+
+def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:
+    """Functions in which the model is asked and not trained; none where that is an evaluation of
+    its own, which has its own time.
+    """
+    asked_ns = 1e6 * sum(
+        float(event.get("period_ms") or 0) * int(sample.get("count", 1))
+        for event in view.events("stacks", rank=rank)
+        if event.get("phase") in ASKED
+        for sample in event.get("samples", ())
+    )
+    if asked_ns < 2 * float(view.per_rank[rank].rows["eval_ns"].sum()):
+        return set()
+    asked, trained = (
+        {functions(path) for path in paths_within(view, rank, phases)}
+        for phases in (ASKED, COMPUTE)
+    )
+    return asked - trained
+
+
+def _is_in_or_calls(path: Path, labels: set[str], rollouts: set[Path]) -> bool:
+    """Whether the innermost of these labels stands in a rollout, or calls one."""
+    innermost = max(at for at, label in enumerate(path) if label in labels)
+    inside = functions((*path[:innermost], path[innermost].removeprefix(LOOP)))
+    return inside in rollouts or functions(path)[: len(inside) + 1] in rollouts
+
+
+def _lies_below(path: Path, rollouts: set[Path]) -> bool:
+    below = functions(path)
+    return any(below[: depth + 1] in rollouts for depth in range(len(below)))

@@ -1,0 +1,79 @@
+"""Loops that ask their model for actions and let a world answer: what of that is host code."""
+
+import pytest
+from analysis_support import Builder
+
+from gputop_analysis.findings import evaluate
+
+LOOP = ("train.py:90 <module>", "train.py:80 run", "loop train.py:40 gather")
+UPDATE = ("train.py:90 <module>", "train.py:81 run", "train.py:60 update")
+
+
+def sampled(path, count, inside="", code=""):
+    line, _, function = path[-1].rpartition(" ")
+    return {
+        "site": line,
+        "function": function,
+        "path": list(path),
+        "inside": inside,
+        "code": code,
+        "count": count,
+    }
+
+
+def with_rollouts(path, other, rollout_every=12, steps=600):
+    """Every so many steps the policy acts first, 20 ms of forwards and 60 ms between them."""
+    build = Builder(path)
+    build.hello()
+    for step in range(steps):
+        acts = step % rollout_every == 0
+        build.step(forward=3.0 + 20.0 * acts, backward=5.0, optimizer=1.0, other=0.5 + 60.0 * acts)
+    inside = "torch/nn/modules/linear.py:134 forward"
+    for phase, samples in {
+        "forward": [sampled(UPDATE, 60, inside)],
+        "backward": [sampled(UPDATE, 80, "torch/autograd/graph.py:979 _engine_run_backward")],
+        "eval": [sampled((*LOOP, "train.py:42 gather"), 40, inside)],
+        "other": other,
+    }.items():
+        total = sum(sample["count"] for sample in samples)
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=total, samples=samples)
+    return {one.id: one for one in evaluate(build.open())}
+
+
+def test_the_world_of_a_rollout_as_a_whole_is_an_info(tmp_path):
+    """Its parts are spread below the line that lets it answer."""
+    parts = [(*LOOP, "train.py:44 gather", f"world.py:{line} step") for line in range(20, 32)]
+    found = with_rollouts(tmp_path / "r", [sampled(part, 8) for part in parts])
+    assert found["HO15"].severity == "info" and "every 12th step" in found["HO15"].title
+    assert all(one.severity == "info" for one in found.values())
+
+
+def test_a_world_in_a_process_of_its_own_is_waited_for(tmp_path):
+    recv = (*LOOP, "train.py:44 gather", "world.py:30 step")
+    found = with_rollouts(tmp_path / "r", [sampled(recv, 90, "connection.py:395 _recv")])
+    assert all(one.severity == "info" for one in found.values())
+
+
+def test_a_line_of_the_world_that_takes_a_tenth_of_the_time_is_named(tmp_path):
+    parts = [(*LOOP, "train.py:44 gather", f"world.py:{line} step") for line in range(20, 32)]
+    heavy = sampled((*LOOP, "train.py:45 gather", "log.py:7 note"), 70)
+    host = with_rollouts(tmp_path / "r", [heavy, *(sampled(part, 8) for part in parts)])["HO06"]
+    assert (host.severity, host.site) == ("medium", "log.py:7 note")
+    per_step_ms = 0.5 + 60 / 12
+    assert host.recoverable_ms_per_step == pytest.approx(per_step_ms * 70 / 166, rel=0.05)
+
+
+def test_an_evaluation_of_its_own_is_no_rollout(tmp_path):
+    """Its time is booked as such, and what is done beside it is the script's."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(600):
+        there = step % 12 == 0
+        build.step(forward=3.0, backward=5.0, other=0.5 + 60.0 * there, eval=40.0 * there)
+    line = sampled((*LOOP, "train.py:44 gather"), 90)
+    asked = sampled((*LOOP, "train.py:42 gather"), 40, "torch/nn/modules/linear.py:134 forward")
+    trained = sampled(UPDATE, 60, "torch/nn/modules/linear.py:134 forward")
+    for phase, sample in (("other", line), ("eval", asked), ("forward", trained)):
+        build.event("stacks", rank=0, phase=phase, period_ms=5, total=1, samples=[sample])
+    found = {one.id: one for one in evaluate(build.open())}
+    assert found["HO06"].severity != "info" and found["HO06"].site == "train.py:44 gather"
