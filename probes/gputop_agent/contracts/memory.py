@@ -29,6 +29,12 @@ class Tensors(TypedDict, total=False):
     """Name of the container that most of the tensors are in, where they are many."""
     kept_site: Line
     """The line that fills it."""
+    grown_in: Line
+    """Name of the collection of anything that has grown most since the count before, where that is
+    a good part of what memory has.
+    """
+    grown_site: Line
+    """The line that fills it."""
 
 
 class AllocatorEvent(TypedDict, total=False):

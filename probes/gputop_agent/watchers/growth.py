@@ -18,7 +18,7 @@ from time import monotonic_ns
 from gputop_agent.runtime import heap, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory, roots
-from gputop_agent.watchers import graph_chain, keepers
+from gputop_agent.watchers import collections_kept, graph_chain, keepers
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES = 48 << 20
@@ -46,6 +46,7 @@ class NextCount:
         self.asked, self.next_ask = 0, 0  # times, and the step of the next one at least
         self.chain = graph_chain.Chain()
         self.keeper = keepers.GrowingContainer()
+        self.collections = collections_kept.GrowingCollection()
         self.counted_step = 0
 
 
@@ -119,6 +120,8 @@ def count():
     kept = {}
     if len(piled) >= max(MIN_PILE, session.step // PILED_EVERY):
         kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
+    if not kept:
+        kept = current.collections.look(used)
     transport.send_event(
         "tensors",
         step=session.step,

@@ -10,7 +10,6 @@ import re
 import sys
 from collections import Counter, OrderedDict, deque
 from functools import partial
-from operator import itemgetter
 from time import monotonic_ns
 from types import CellType, FunctionType
 
@@ -22,8 +21,9 @@ MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
 MAX_DEPTH = 4
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
+MAX_SHAPES = 2
 _MAPS = dict, OrderedDict
-_PILES = (list, deque, set, *_MAPS)
+PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, partial
 _BETWEEN = (tuple, list, *_CLOSURES, *_MAPS)
 
@@ -41,22 +41,26 @@ class GrowingContainer:
         of these tensors are in, if it has grown since the last look; else empty. ``beside`` are
         lists of the caller's.
 
-        Those of the shape are tried of which most have come since: what piles up is alike.
+        Those of the shapes are tried of which most have come since: what piles up is alike, and a
+        view that is kept keeps a tensor of another shape, which is in no container.
         """
         if self.told:
             return self.told
         shapes = Counter(tensor.shape for tensor in tensors)
         more, self.shapes, is_first = shapes - self.shapes, shapes, not self.shapes
-        shape, count = max(more.items(), key=itemgetter(1), default=(None, 0))
-        alike = [tensor for tensor in tensors if tensor.shape == shape]
-        name, length = _most_common(alike, (tensors, alike, *beside))
+        name, length, count = "", 0, 0
+        for shape, count in more.most_common(MAX_SHAPES):
+            alike = [tensor for tensor in tensors if tensor.shape == shape]
+            name, length = _most_common(alike, (tensors, alike, *beside))
+            if name:
+                break
         lengths = {name: length} if name else _variables_with_graphs()
         if name and not is_first and length >= count:
             self.lengths.setdefault(name, 0)  # all that came since lies in it
         growth = {pile: lengths[pile] - self.lengths.get(pile, lengths[pile]) for pile in lengths}
         largest = max(growth, key=growth.__getitem__, default="")
         if growth.get(largest, 0) > 0:
-            self.told = {"kept_in": largest, "kept_site": _filled_at(largest)}
+            self.told = {"kept_in": largest, "kept_site": filled_at(largest)}
         self.lengths = lengths
         return self.told
 
@@ -68,9 +72,9 @@ def _variables_with_graphs():
     lengths = {}
     for frame in frames.stack(sys._getframe(1), 32):
         if frames.origin(frame.f_code.co_filename) == frames.USER:
-            for name, value in _variables(frame):
+            for name, value in variables(frame):
                 named = [(name, value)]
-                if _is_the_users(value):
+                if is_the_users(value):
                     named = getattr(value, "__dict__", {}).items()
                 lengths.update((name, len(pile)) for name, pile in named if _keeps_graphs(pile))
     return lengths
@@ -120,11 +124,11 @@ def _pile_above(thing, ours):
             visited.add(id(holder))
             if _is_namespace(holder):
                 continue
-            if type(holder) in _PILES and len(holder) >= MIN_LENGTH:
+            if type(holder) in PILES and len(holder) >= MIN_LENGTH:
                 if type(holder) not in _MAPS:
                     return holder
                 long_map = holder if long_map is None else long_map
-            if type(holder) in _BETWEEN or _is_the_users(holder):
+            if type(holder) in _BETWEEN or is_the_users(holder):
                 above.append(holder)
         level = above
         if not level or len(level) > MIN_LENGTH:
@@ -136,7 +140,7 @@ def _is_namespace(holder):
     return type(holder) is dict and "__name__" in holder and "__builtins__" in holder
 
 
-def _is_the_users(holder):
+def is_the_users(holder):
     """Whether it is an object of a class of the user's."""
     module = sys.modules.get(type(holder).__module__)
     file = getattr(module, "__file__", None)
@@ -155,7 +159,7 @@ def _name_of(pile, ours):
     ]
     dicts = [holder for holder in holders if type(holder) is dict]
     for owner in (*holders, *(gc.get_referrers(*dicts) if dicts else ())):
-        values = getattr(owner, "__dict__", None) if _is_the_users(owner) else None
+        values = getattr(owner, "__dict__", None) if is_the_users(owner) else None
         for name, value in list(values.items()) if type(values) is dict else ():
             if value is pile:
                 return name
@@ -164,10 +168,10 @@ def _name_of(pile, ours):
 
 def _local_name(frame, thing):
     """The name of a variable of a running function."""
-    return next((name for name, value in _variables(frame) if value is thing), "")
+    return next((name for name, value in variables(frame) if value is thing), "")
 
 
-def _variables(frame):
+def variables(frame):
     """Names and values of a running function; see ``horizon`` for the care that is taken."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return list(frame.f_globals.items())
@@ -180,7 +184,7 @@ def _variables(frame):
     return variables
 
 
-def _filled_at(name):
+def filled_at(name):
     """The only line in the user's files on the stack that puts something into it; else empty."""
     fills = re.compile(
         r".*\b%s\b(\[[^\]]*\])?(\.(append|appendleft|extend|add|insert)\(| *\+= *[\[(]|\[.*\] = )"

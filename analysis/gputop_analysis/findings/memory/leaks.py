@@ -115,7 +115,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         f"Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept_tensors) + _kept_in(view, rank),
         fix=fix,
         rank=rank if len(growths) == 1 else everybody(view),
-        site=_last_count(view, rank).get("kept_site") or None,
+        site=_filled_at(view, rank),
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
     )
@@ -249,10 +249,18 @@ def _last_count(view: RunView, rank: int) -> Mapping[str, Any]:
 def _kept_in(view: RunView, rank: int) -> str:
     """``; most of them are in history, filled at train.py:88``; empty where that is not known."""
     count = _last_count(view, rank)
-    if not count.get("kept_in"):
-        return ""
-    at = f", filled at {count['kept_site']}" if count.get("kept_site") else ""
-    return f"; most of those looked at are in {count['kept_in']}{at}"
+    at = f", filled at {_filled_at(view, rank)}" if _filled_at(view, rank) else ""
+    if count.get("kept_in"):
+        return f"; most of those looked at are in {count['kept_in']}{at}"
+    if count.get("grown_in"):
+        return f"; {count['grown_in']} gets longer by as much{at}"
+    return ""
+
+
+def _filled_at(view: RunView, rank: int) -> str | None:
+    """The line that fills what keeps the memory."""
+    count = _last_count(view, rank)
+    return count.get("kept_site") or count.get("grown_site") or None
 
 
 def _tensors_told(kept: Kept | None) -> str:
@@ -322,7 +330,8 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to "
         f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)}, {a_step / 1e6:.2f} MB a "
         f"step (Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
-        + (f"; at this rate {full}" if full else ""),
+        + (f"; at this rate {full}" if full else "")
+        + _kept_in(view, rank),
         fix=(
             "look for a list or dict that gets longer each step; keep loss.item() or "
             "loss.detach() instead of loss",
@@ -332,6 +341,7 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
         rank=rank if len(grown) == 1 else everybody(view),
+        site=_filled_at(view, rank),
         confidence=1 - growth.p,
         proof=growth.proof(
             a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")

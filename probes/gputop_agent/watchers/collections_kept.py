@@ -1,0 +1,117 @@
+"""Which list, deque, set or dict of the script grows as its memory does, where that is no tensors'
+doing: arrays, texts, samples, results.
+
+From the variables of the running functions on, through objects and modules of the user's.
+"""
+
+import sys
+from collections import deque
+from time import monotonic_ns
+from types import ModuleType
+
+from gputop_agent.runtime import frames
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import keepers
+
+MIN_LENGTH = 20
+MAX_DEPTH, MAX_SEEN, MAX_NS = 3, 2000, 20_000_000
+MAX_ITEMS = 8  # of a tuple or an object, whose sizes are added up
+MIN_SHARE = 0.3  # of what memory grew by
+_SIZED = (str, bytes, bytearray, int, float)
+
+
+class GrowingCollection:
+    """Lengths at the last look, by name."""
+
+    def __init__(self):
+        self.lengths = {}
+        self.memory_bytes = 0
+        self.told = {}
+
+    def look(self, memory_bytes):
+        """``{"grown_in": "frames", "grown_site": "train.py:88"}`` of the one that has grown most
+        since the last look, if by a good part of what memory has; else empty.
+        """
+        if self.told:
+            return self.told
+        piles = _piles()
+        grown = {
+            name: (len(pile) - self.lengths[name]) * _size_of_newest(pile)
+            for name, pile in piles.items()
+            if name in self.lengths
+        }
+        largest = max(grown, key=grown.__getitem__, default="")
+        if grown.get(largest, 0) > MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
+            self.told = {"grown_in": largest, "grown_site": keepers.filled_at(largest)}
+        self.lengths = {name: len(pile) for name, pile in piles.items()}
+        self.memory_bytes = memory_bytes
+        return self.told
+
+
+def _piles():
+    """Long collections by the name of the variable or attribute that has them."""
+    began, visited, piles = monotonic_ns(), set(), {}
+    level = [
+        pair
+        for frame in frames.stack(sys._getframe(1), 32)
+        if frames.origin(frame.f_code.co_filename) == frames.USER
+        for pair in keepers.variables(frame)
+    ]
+    for _ in range(MAX_DEPTH + 1):
+        further = []
+        for name, value in level:
+            if len(visited) >= MAX_SEEN or monotonic_ns() - began > MAX_NS:
+                return piles
+            if id(value) in visited:
+                continue
+            visited.add(id(value))
+            if type(value) in keepers.PILES and len(value) >= MIN_LENGTH:
+                piles.setdefault(name, value)
+            else:
+                further += _inside(name, value)
+        level = further
+    return piles
+
+
+def _inside(name, value):
+    """Names and values of an object or module of the user's; the values of a small dict under its
+    own name.
+    """
+    if type(value) is dict:
+        return [(name, one) for one in list(value.values())]
+    if type(value) is ModuleType:
+        file = getattr(value, "__file__", None)
+        is_users = file is not None and frames.origin(file) == frames.USER
+    else:
+        is_users = keepers.is_the_users(value)
+    inside = getattr(value, "__dict__", None) if is_users else None
+    return list(inside.items()) if type(inside) is dict else []
+
+
+def _size_of_newest(pile):
+    """Bytes of what was put in last."""
+    if type(pile) in (list, deque):
+        newest = pile[-1]
+    elif type(pile) is set:
+        newest = next(iter(pile))
+    else:
+        newest = next(reversed(list(pile.values())))
+    return _size(newest)
+
+
+def _size(item, depth=1) -> int:
+    """Bytes of numbers, texts, arrays and tensors; of what holds some of these, one level deep."""
+    kind = type(item)
+    if kind in _SIZED:
+        return sys.getsizeof(item)
+    if kind.__module__ == "numpy" or isinstance(item, session.torch.Tensor):
+        size = getattr(item, "nbytes", 0)
+        return size if type(size) is int else 0
+    parts = item
+    if kind is dict:
+        parts = list(item.values())
+    elif kind not in (list, tuple):
+        parts = list((getattr(item, "__dict__", None) or {}).values())
+    if not depth:
+        return 0
+    return 64 + sum(_size(part, depth - 1) for part in parts[:MAX_ITEMS])

@@ -1,0 +1,81 @@
+"""Which collection of the script grows with its memory, where no tensors do."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gputop_agent.runtime import frames
+from gputop_agent.watchers import collections_kept, keepers
+
+
+@pytest.fixture(autouse=True)
+def of_this_file(monkeypatch):
+    """This file is the user's."""
+    where = {__file__: frames.USER}
+    monkeypatch.setattr(frames, "origin", lambda file: where.get(file, frames.LIBRARY))
+    monkeypatch.setattr(keepers.session, "torch", torch)
+
+
+class Film:
+    """What an object of the user's keeps."""
+
+    def __init__(self):
+        self.frames, self.names = [], []
+
+    def take(self, frame):
+        self.frames.append(frame)  # the film
+        self.names.append("frame")
+
+
+class World:
+    def __init__(self):
+        self.film = Film()
+
+
+def looked_twice(fill, grown_bytes):
+    collection = collections_kept.GrowingCollection()
+    for _ in range(40):
+        fill()
+    assert collection.look(0) == {}
+    for _ in range(100):
+        fill()
+    return collection.look(grown_bytes)
+
+
+def test_arrays_in_a_list_of_an_object_of_an_object_are_found():
+    world = World()
+    told = looked_twice(lambda: world.film.take(np.zeros(1000)), grown_bytes=900_000)
+    with open(__file__) as file:
+        line = 1 + next(n for n, text in enumerate(file) if text.rstrip().endswith("# the film"))
+    assert told == {"grown_in": "frames", "grown_site": f"{frames.short_name(__file__)}:{line}"}
+
+
+def test_texts_in_a_dict_of_lists_are_found_by_its_name():
+    answers = {"wrong": [], "right": []}
+    told = looked_twice(lambda: answers["wrong"].append("x" * 5000), grown_bytes=600_000)
+    assert told["grown_in"] == "answers"
+
+
+def test_a_list_that_grows_by_less_than_memory_does_is_not_blamed():
+    losses = []
+    told = looked_twice(lambda: losses.append(0.5), grown_bytes=50 << 20)
+    assert told == {} and len(losses) == 140
+
+
+def test_objects_that_run_code_when_looked_at_are_not_asked():
+    class Careful:
+        @property
+        def nbytes(self):
+            raise AssertionError("a look runs no code of the user's")
+
+    kept = []
+    assert looked_twice(lambda: kept.append(Careful()), grown_bytes=1 << 20) == {}
+    kept.append(SimpleNamespace())
+
+
+def test_what_refers_to_itself_ends():
+    ring = World()
+    vars(ring.film)["world"] = ring
+    assert collections_kept.GrowingCollection().look(0) == {}
