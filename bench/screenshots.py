@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from tui_screens import MODES, SCREENS, SIZES, USUAL, Stage, change, opened, resized  # noqa: E402
-from tui_support import a_finding, write_run  # noqa: E402
+from tui_support import of_slow_rank, write_run  # noqa: E402
 
 TARGET = ROOT / "screenshots"
 INDEX = """# Screens
@@ -72,14 +72,20 @@ def _stage(scratch: Path, recorded: Path | None) -> Stage:
     from gputop_probes.record.reader import RunRecord
 
     made = write_run(
-        scratch / "straggler", ranks=4, gpus=4, slow_rank=2, spike_at=250, total_steps=400
+        scratch / "straggler",
+        ranks=4,
+        gpus=4,
+        slow_rank=2,
+        spike_at=250,
+        steps=380,
+        total_steps=400,
     )
     from tui_support import START_NS
 
     at_ns = START_NS + 11 * 10**9
     ended = build(RunRecord.open(made), (), window_steps=500, now_ns=at_ns)
-    summary = ended.summary._replace(state="running", exit_code=None, ended_ns=None, steps=380)
-    finding = a_finding()
+    summary = ended.summary._replace(state="running", exit_code=None, ended_ns=None)
+    finding = of_slow_rank()
     verdict = ended.verdict._replace(health="attention", headline=finding.title)
     running = ended._replace(summary=summary, findings=(finding,), verdict=verdict)
     return Stage(scratch, running, recorded or unpack(scratch), many=1024)

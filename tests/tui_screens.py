@@ -31,6 +31,7 @@ from gputop.app.runs import RunsApp
 from gputop.app.theme import DARK, LIGHT
 from gputop.feed.build import build
 from gputop.feed.snapshot import Notice, Snapshot, first_snapshot
+from gputop.render.numbers import clock
 from gputop_analysis.snapshots import load
 from gputop_analysis.snapshots.analyse import analyse
 from gputop_probes.record.reader import RunRecord
@@ -131,7 +132,8 @@ def hung(running: Snapshot) -> Snapshot:
     """With what is judged of it, and the stacks of all ranks."""
     title = "rank 2 stands in load at loader.py:7, the others wait for it"
     fix = "rank 2 must reach the same collective: see loader.py:7"
-    evidence = "no step for 246 s, where one took 16 ms; ranks 0, 1 and 3 wait in all_reduce"
+    since = clock(running.summary.silent_s)
+    evidence = f"no step for {since}, where one took 16 ms; ranks 0, 1 and 3 wait in all_reduce"
     finding = a_finding(
         "critical", 2, id="HC01", name="hang", title=title, fix=fix, evidence=evidence,
         recoverable_ms_per_step=None, interval_ms_per_step=None, recoverable_hours=None,
@@ -144,7 +146,7 @@ def hung(running: Snapshot) -> Snapshot:
             frames = ["load loader.py:7", "main train.py:9"]
         thread = {"name": "MainThread", "training": True, "frames": frames}
         body = {"phase": "data" if rank == 2 else "backward", "step": 380, "threads": [thread]}
-        notices.append(Notice(START_NS, "stack_dump", rank, body))
+        notices.append(Notice(running.summary.now_ns, "stack_dump", rank, body))
     verdict = running.verdict._replace(health="critical", headline=title)
     return running._replace(
         findings=(finding,), verdict=verdict, notices=tuple(notices), hang=title

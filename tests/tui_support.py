@@ -278,7 +278,7 @@ def a_finding(severity: Severity = "high", rank: int | None = 2, **more: Any) ->
     return Finding(**(values | more))
 
 
-def a_proof() -> Proof:
+def a_proof(data_ms: float = 4.2, step_ms: float = 12.4) -> Proof:
     """A statistic with its threshold and what it was computed from."""
     source = "steps.data_ns, rank 2, 390 steady steps"
     return Proof(
@@ -288,9 +288,21 @@ def a_proof() -> Proof:
         unit="%",
         formula="recoverable = sum(data wait) / steps",
         inputs=(
-            Input("data wait", 4.2, "ms", source),
-            Input("step time", 12.4, "ms", "steps.wall_ns, the same steps"),
+            Input("data wait", data_ms, "ms", source),
+            Input("step time", step_ms, "ms", "steps.wall_ns, the same steps"),
         ),
+    )
+
+
+def of_slow_rank() -> Finding:
+    """What is found in a run of ``write_run`` whose rank 2 is slow."""
+    return a_finding(
+        title="rank 2 waits for data 33 % of each step, 6.9 ms",
+        evidence="data 6.9 ms of 21.0 ms a step on rank 2 (95 %: 31 to 35 %), 1.9 ms on the others",
+        recoverable_ms_per_step=5.0,
+        interval_ms_per_step=(4.8, 5.2),
+        recoverable_hours=None,
+        proof=a_proof(6.9, 21.0),
     )
 
 

@@ -47,7 +47,7 @@ def test_a_boundary_inside_a_cell_shows_both_parts():
 
 def test_a_column_above_the_scale_is_marked():
     rows = bars.stacked_columns([(9.0, 0, 0), (1.0, 0, 0)], STYLES, LETTERS, 3, 3.0, mono=False)
-    assert row_text(rows[0]) == "▲ "
+    assert row_text(rows[0]) == "↑ "
 
 
 def test_layered_bar_marks_the_peak_and_gives_every_part_a_cell():

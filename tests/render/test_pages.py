@@ -152,7 +152,7 @@ def test_strips_of_ranks_show_own_work_and_not_the_step_that_all_share(record):
     assert min(slow) > 0.2 and max(map(abs, usual)) < 0.1
     _, *lines = ranks.table(page, [2, 0], 118, "rank")
     strips = [{style for text, style in line if text and text in "▇" * len(text)} for line in lines]
-    assert strips[0] == {"heat4"} and strips[1].isdisjoint({"heat3", "heat4"})
+    assert strips[0] <= {"heat3", "heat4"} and strips[1].isdisjoint({"heat3", "heat4"})
     unknown = replace(page, excess_over_steps={})
     head, first, _ = ranks.table(unknown, [2, 0], 118, "rank")
     assert "median" not in row_text(head) and "▇" not in row_text(first)

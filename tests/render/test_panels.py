@@ -8,8 +8,19 @@ from pathlib import Path
 import pytest
 from tui_support import START_NS, a_finding, write_run
 
+from gputop.actions import SCREENS, in_footer
+from gputop.app.plain_terminal import plain
 from gputop.feed.build import build
-from gputop.feed.snapshot import Curve, Position, Resources, Timeline, empty_summary, first_snapshot
+from gputop.feed.snapshot import (
+    Curve,
+    Notice,
+    Position,
+    Resources,
+    Timeline,
+    Useful,
+    empty_summary,
+    first_snapshot,
+)
 from gputop.feed.starting import Starting
 from gputop.output.progress_bar import ProgressBar
 from gputop.render.rows import row_text, row_width
@@ -102,13 +113,32 @@ def test_the_chart_names_the_parts_and_joins_all_waiting(four):
     assert lines[-1].rstrip().endswith("end") and "s " in lines[-1] and "−" in lines[-1]
 
 
+def test_labels_of_the_chart_add_up_and_have_the_letter_that_is_their_only_key(four):
+    for height in (4, 6, 12):
+        rows = texts(step_chart.chart(four, 66, height, mono=True))[:-1]
+        labels = [row[-step_chart.TAG :].strip() for row in rows]
+        figures = [float(label.split()[-1]) for label in labels if label]
+        step_ms = sum(step_chart.means_of(four).values())
+        assert abs(sum(figures) - step_ms) < 0.05 * len(figures), labels
+    assert any(re.fullmatch(r"w wait +4\.8", label) for label in labels)
+    few = texts(step_chart.chart(four, 66, 4))
+    assert any("+ 5 more" in row for row in few)
+
+
+def test_a_part_looks_alike_in_the_chart_and_in_the_ranks_bar(one):
+    """Collectives that the script calls are waiting in both, after backward."""
+    row = ranks.draw(one, 118, 4)[1]
+    in_bar = [style for text, style in row if set(text) == {"█"}]
+    assert in_bar == [style for style in step_chart.PARTS if style in in_bar] and "wait" in in_bar
+
+
 def test_slow_steps_are_wider_and_the_newest_stands_at_the_right(four):
     line = Timeline(
         bin_s=0.5, phases_ms=((4.0,) * 10,) * 8, wait_ms=(math.nan,) * 8, steps=(1,) * 8
     )
     rows = step_chart.chart(four._replace(timeline=line), 60, 6)
     area = texts(rows)[-2][step_chart.AXIS :]
-    assert area[:4].isspace() and not area[4:36].count(" ")
+    assert area[:2].isspace() and not area[2:34].count(" ")
     narrow = texts(step_chart.chart(four._replace(timeline=line), 40, 6))[-2]
     assert not narrow[step_chart.AXIS :].count(" ") and len(narrow) == 40
 
@@ -193,10 +223,10 @@ def test_columns_of_numbers_end_at_the_same_cell(four):
 def test_a_row_is_a_rank_with_its_gpu_and_its_memory(four):
     snapshot = four._replace(findings=(a_finding(rank=2),))
     head, *lines = texts(ranks.draw(snapshot, 150, 6))
-    assert head.split()[:2] == ["rank", "gpu"] and "memory, GiB" in head
+    assert head.split()[:2] == ["rank", "gpu"] and "allocated/of, GiB" in head
     assert [line.split()[0] for line in lines[:2]] == ["0", "1"] and lines[2].startswith("▲   2")
     assert "414/700 W" not in lines[2] and "422/700 W" in lines[2] and "63 °C" in lines[2]
-    assert "53.1/80" in lines[2] and "━" in lines[2] and "╍" in lines[2] and "┃" in lines[2]
+    assert "53.1/80.0" in lines[2] and "━" in lines[2] and "╍" in lines[2] and "┃" in lines[2]
     assert "host" in lines[4] and "% of 8" in lines[4] and "GiB" in lines[4]
 
 
@@ -216,7 +246,7 @@ def test_eight_ranks_with_gpus_fit_120_columns_and_keep_what_tells_most(tmp_path
     snapshot = snapshot_of(tmp_path / "r", ranks=8, gpus=8, slow_rank=5, steps=60)
     lines = texts(ranks.draw(snapshot, 116, 10))
     assert [line.split()[0] for line in lines[1:9]] == ["0", "1", "2", "3", "4", "5", "6", "7"]
-    for name in ("gpu", "util", "power", "temp", "memory", "own ms", "wait", "vs median"):
+    for name in ("gpu", "util", "power", "temp", "allocated", "own ms", "wait ms", "vs median"):
         assert name in lines[0], name
     narrow = texts(ranks.draw(snapshot, 56, 10))
     assert "vs median" in narrow[0] and "temp" not in narrow[0]
@@ -326,7 +356,9 @@ def test_a_step_more_does_not_move_what_stands_beside_it(four):
 def test_findings_show_severity_in_words_and_the_time_to_win(one):
     lines = texts(findings.draw(one._replace(findings=(a_finding(severity="high"),)), 100, 3))
     assert (
-        lines[0].startswith("▲ high") and "4.20 ms/step" in lines[0] and lines[0].endswith("1.6 h")
+        lines[0].startswith("▲ high")
+        and "−4.2 ms a step" in lines[0]
+        and lines[0].endswith("1.6 h")
     )
 
 
@@ -350,7 +382,7 @@ def test_the_end_of_a_scale_is_called_the_whole_only_where_it_is_one(four):
 def test_history_shows_the_value_at_the_cursor_in_every_track(four):
     found = four.panels["history"]
     names = [track.name for track in found.tracks]
-    assert names == ["GPU", "GPU memory", "power", "hottest", "CPU", "RAM", "disk"]
+    assert names == ["GPU", "memory used", "power", "hottest", "CPU", "RAM", "disk"]
     newest, first = (texts(history.draw(found, 90, 22, cursor=c)) for c in (None, 0))
     gpu = found.tracks[0].values
     assert f"{gpu[-1]:,.0f} %" in newest[0] and f"{gpu[0]:,.0f} %" in first[0]
@@ -379,7 +411,7 @@ def test_the_loss_tile_says_since_when_there_is_no_number(four):
 
 
 def test_no_share_of_the_present_is_claimed_while_nothing_moves(four):
-    useful = four._replace(useful=(0.4, float("nan")))
+    useful = four._replace(useful=Useful(0.4))
     hung = useful._replace(summary=useful.summary._replace(silent_s=40.0))
     assert ("40 % while it moved", "muted") in tiles.draw(hung, 120)[1]
     assert ("40 %", "bold text") in tiles.draw(useful, 120)[1]
@@ -446,7 +478,7 @@ def test_the_phases_of_ranks_stand_beside_each_other_where_only_one_waits(four, 
 def test_a_record_that_cannot_be_read_is_not_waited_for(four):
     for snapshot in (first_snapshot(four.run_dir), four):
         row = row_text(header.band(snapshot._replace(problem="run.json: cut off"), 80))
-        assert row.split() == ["▲", "attention", "run.json:", "cut", "off"]
+        assert row.split() == ["▲", "ATTENTION", "run.json:", "cut", "off"]
 
 
 def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
@@ -467,13 +499,14 @@ def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
 
 
 def test_footer_shows_whole_keys_only():
-    assert row_text(footer.draw(footer.places("live", True, 30), "live")).split() == [
+    assert row_text(footer.draw(footer.places("live", True, 31), "live")).split() == [
         "q",
         "quit",
         "?",
         "help",
         "f",
         "findings",
+        "…",
     ]
     assert "seek" in row_text(footer.draw(footer.places("replay", False, 200), "replay"))
     assert "seek" not in row_text(footer.draw(footer.places("live", True, 200), "live"))
@@ -489,22 +522,47 @@ def test_a_key_of_the_footer_says_what_it_does_where_the_focus_is():
     assert "w worst" in row_text(
         footer.draw(footer.places("live", True, 200, panel="findings"), "live")
     )
-    assert [p.action.screen for p in in_findings if p.action.key == "w"] == ["findings"]
+    assert [p.action.screen for p in in_findings if p.action and p.action.key == "w"] == [
+        "findings"
+    ]
     seeking = row_text(footer.draw(footer.places("replay", False, 200, panel="history"), "replay"))
     assert "← → seek" in seeking  # a replay's arrows seek there too, unless it is zoomed
+
+
+@pytest.mark.parametrize("screen", ["main", *SCREENS])
+@pytest.mark.parametrize("zoomed", [False, True])
+def test_help_stays_in_every_footer_and_a_sign_tells_what_is_left_out(screen, zoomed):
+    here = {action.id for action in in_footer(screen, "live", "output", zoomed=zoomed)}
+    for width in (60, 80, 120, 300):
+        keys = footer.places("live", False, width, screen, "output", zoomed=zoomed)
+        shown = {key.action.id for key in keys if key.action}
+        assert "help" in shown or "help" not in here
+        assert max((key.end for key in keys), default=0) <= width - 1
+        text = row_text(footer.draw(keys, "live"))
+        assert text.endswith(" …") == any(key.action is None for key in keys)
+
+
+def test_a_zoomed_panel_says_how_to_leave_it_and_what_its_keys_do():
+    def shown(panel, mode="live"):
+        keys = footer.places(mode, False, 300, panel=panel, zoomed=True)
+        return row_text(footer.draw(keys, mode))
+
+    assert shown("output").startswith(" esc back   W wrap   < > sideways   ↑ ↓ scroll")
+    assert shown("breakdown").startswith(" esc back   q quit") and "zoom" not in shown("loss")
+    assert shown("history", "replay").count("← →") == 1 == shown("findings").count(" w ")
 
 
 def test_the_position_bar_has_its_dot_where_the_replay_stands():
     row = footer.position_bar(Position(50, 0, 100, 2.0, True), 80)
     text = row_text(row)
-    assert row_width(row) == 80 and "▶ 2x" in text and 0.4 < text.index("●") / 80 < 0.6
+    assert row_width(row) == 80 and "▶  2x" in text and 0.4 < text.index("●") / 80 < 0.6
 
 
 def test_a_finding_shows_its_rent_where_there_is_room():
     finding = a_finding(recoverable_usd=12.5)
-    assert row_text(findings.line(finding, 120)).rstrip().endswith("$12.50")
-    assert "$" not in row_text(findings.line(finding, 78)) and "$" not in row_text(
-        findings.line(a_finding(), 120)
+    assert row_text(findings.line(finding, 120)[0]).rstrip().endswith("$12.50")
+    assert "$" not in row_text(findings.line(finding, 78)[0]) and "$" not in row_text(
+        findings.line(a_finding(), 120)[0]
     )
 
 
@@ -535,8 +593,8 @@ def test_a_run_that_stands_still_shows_for_how_long_and_no_rates(one, width):
 def test_the_step_time_of_a_run_that_stands_is_called_that_before(one):
     panel = breakdown.Breakdown()
     standing = running(one, silent_s=60.0)
-    assert row_text(panel.note(standing)).startswith("before: step, mean ")
-    assert row_text(panel.note(running(one, silent_s=0.0))).startswith("step, mean ")
+    assert panel.heading(standing).endswith(" before the stop")
+    assert "before" not in panel.heading(running(one, silent_s=0.0))
 
 
 def test_a_step_is_the_same_mean_on_a_small_screen_as_in_the_tile(one):
@@ -567,28 +625,28 @@ def test_a_loss_that_is_no_number_stays_in_the_header(four):
             "stopped by you",
             "stopped",
             "stopped by you at step 383; forward 60 %",
-            "■ stopped  by you at step 383",
+            "■ STOPPED  by you at step 383",
         ),
         (
             "stopped",
             "stopped by you",
             "critical",
             "stopped by you at step 80; hang: rank 1 is stuck at x.py:8",
-            "✖ critical  hang: rank 1",
+            "✖ CRITICAL  hang: rank 1",
         ),
         (
             "finished",
             "ended, exit 0",
             "critical",
             "ended: 800 steps, exit 0; loss is NaN",
-            "✖ critical  loss is NaN",
+            "✖ CRITICAL  loss is NaN",
         ),
         (
             "failed",
             "ended, exit 1",
             "failed",
             "ended: 80 steps, exit 1; rank 0 fails",
-            "✖ failed  rank 0 fails",
+            "✖ FAILED  rank 0 fails",
         ),
     ],
 )
@@ -692,7 +750,7 @@ def line_of(step_ms, steps):
 def test_a_slow_step_does_not_flatten_the_chart_however_wide_it_is(one):
     wide = line_of([5000.0] * 20 + [10.0] * 20, [0.05] * 20 + [25.0] * 20)
     rows = texts(step_chart.chart(one._replace(timeline=wide), 48, 10))
-    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
+    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("↑") == 20
     assert step_chart._typical_high(line_of([900.0, 10.0, 11.0, 12.0], [1.0] * 4)) < 40
     assert step_chart._typical_high(line_of([10.0, 11.0, 12.0], [1.0] * 3)) == 12.0
 
@@ -716,6 +774,53 @@ def test_the_first_finding_tells_its_whole_fix_before_the_others_tell_any(one):
     assert sum(row.endswith("…") for row in rows) == 1, "one of the others has a row left"
     shown = one._replace(findings=(worst, info))
     assert not any("…" in row for row in texts(findings.draw(shown, 48, 14)))
+
+
+def test_titles_that_are_cut_use_the_rows_that_are_left(one):
+    high = a_finding("high", title="rank 5 gets its batches late: the others lose 112.7 ms a step")
+    shown = one._replace(findings=(high, a_finding("info", title="10 % of the time")))
+    rows = texts(findings.draw(shown, 60, 3))
+    assert "the others lose" in rows[1] and "10 %" in rows[2]
+    assert [row.rstrip().endswith("−4.2 ms a step") for row in rows] == [True, False, True]
+    assert findings.Findings().note(one._replace(findings=(high,)))[0][0] == "1 finding"
+
+
+def test_a_run_that_stands_says_so_everywhere(four):
+    rows = [{"training": True, "frames": ["load loader.py:7", "main train.py:9"]}]
+    summary = four.summary._replace(state="running", silent_s=60.0)
+    dump = Notice(summary.now_ns - 10**9, "stack_dump", 2, {"threads": rows})
+    stands = four._replace(summary=summary, notices=(dump,), findings=(a_finding("critical"),))
+    assert ("■ standing", "critical") in header.draw(stands, 118)[1]
+    head, *lines = texts(ranks.draw(stands, 118, 6))
+    assert "stands in" in head and "vs median" not in head and "load loader.py:7" in lines[2]
+    before = dump._replace(t_ns=summary.now_ns - 61 * 10**9)
+    assert "vs median" in texts(ranks.draw(stands._replace(notices=(before,)), 118, 6))[0]
+
+
+def test_the_useful_share_says_when_waits_for_a_core_are_left_out(four):
+    queued = four._replace(useful=Useful(0.04, queued=0.1))
+    assert "without waits for a core" in texts(tiles.draw(queued, 300))[1]
+    assert "4 %, w/o core waits" in texts(tiles.draw(queued, 120))[1]
+    assert "4 % of the time " in texts(tiles.draw(queued._replace(useful=Useful(0.04)), 120))[1]
+
+
+def test_a_minute_of_samples_takes_no_more_cells_than_it_has_dots(four):
+    head = texts(ranks.draw(four, 290, 6))[0]
+    assert head.index("power") - head.index("util") == ranks.TREND + 2
+    spacious = texts(ranks.draw(four, 290, 20, cursor=2))
+    assert spacious[-2].strip() == "" and spacious[-1].startswith("host")
+    chosen = [row for row in ranks.draw(four, 290, 20, cursor=2) if row and "/cursor" in row[0][1]]
+    assert len(chosen) == 2, "in both tables"
+
+
+def test_the_map_of_ranks_says_where_they_are_and_what_its_glyphs_mean(tmp_path):
+    many = snapshot_of(tmp_path / "many", ranks=64, slow_rank=17, steps=30)
+    first, second, *_ = rows = texts(ranks.draw(many, 118, 12, mono=True))
+    assert first.startswith(" 0 ▒") and second.startswith("16 ▒▒▒▲"), "two rows of 8, 3 cells each"
+    assert [row.split()[-6] for row in rows if "data +" in row] == ["17"]
+    words = row_text(rank_map.legend(mono=True))
+    glyphs = [glyph for _, glyph in rank_map.HEATS]
+    assert len(set(map(plain, glyphs))) == 5 and all(glyph in words for glyph in glyphs)
 
 
 def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):

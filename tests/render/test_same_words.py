@@ -167,14 +167,14 @@ def test_a_rank_waits_as_long_on_every_screen(shown: Shown) -> None:
         expect(
             one.wait_mean_ms,
             told["wait_mean_ms"],
-            under(head, "wait", panel[place]),
+            under(head, "wait ms", panel[place]),
             figure(table[place], 3),
             shown.ranks.columns["wait"][place],
             figure(text[0], 4),
             float(marked.split("|")[6]),
         )
         expect(one.step_time_mean_ms, figure(table[place], 1))
-        own, wait = under(head, "own ms", panel[place]), under(head, " wait ", panel[place])
+        own, wait = under(head, "own ms", panel[place]), under(head, "wait ms", panel[place])
         expect(own + wait, one.step_time_mean_ms)
         expect(told["comm_share"], one.wait_mean_ms / one.step_time_mean_ms)
         assert f"<td>{ms_text(one.wait_mean_ms)}</td>" in shown.html

@@ -62,7 +62,7 @@ async def test_a_glance_shows_verdict_step_findings_and_output(running):
             await step(app, pilot)  # the output is read and drawn on its own
         for words in (
             "INPUT-BOUND",
-            "data wait takes 34 %",
+            "rank 2 waits for data 33 %",
             "Fix: ",
             "380 / 400",
             "backward",
@@ -147,7 +147,8 @@ async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(running):
         assert app.clipboard == app.main.snapshot.findings[0].fix
         await pilot.press("Y")
         assert (
-            app.clipboard.startswith("IN01 high: data wait") and "fix: DataLoader" in app.clipboard
+            app.clipboard.startswith("IN01 high: rank 2 waits")
+            and "fix: DataLoader" in app.clipboard
         )
         await pilot.press("escape")
         assert isinstance(app.screen, MainScreen)

@@ -376,7 +376,7 @@ async def test_one_time_cursor_goes_through_all_charts_by_keys_and_mouse(running
         history = app.main.query_one(HistoryPanel)
         await press(app, pilot, "2", "z")
         newest = screen_text(app)
-        for words in ("GPU memory", "power", "CPU", "RAM", "disk"):
+        for words in ("memory used", "power", "CPU", "RAM", "disk"):
             assert words in newest
         history.move_cursor(-39)
         await press(app, pilot, "left")
@@ -425,7 +425,7 @@ def running_position(running):
 @pytest.mark.parametrize(("id", "kind"), [("numerics", NumericsScreen), ("all_ranks", RanksScreen)])
 async def test_a_key_of_the_footer_is_a_button(running, id, kind):
     async with started(running) as (app, pilot):
-        place = next(p for p in places("live", False, 120) if p.action.id == id)
+        place = next(p for p in places("live", False, 120) if p.action and p.action.id == id)
         await pilot.click("#footer", offset=(place.start + 1, 0))
         await settle(app, pilot)
         assert isinstance(app.screen, kind)

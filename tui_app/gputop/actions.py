@@ -108,6 +108,8 @@ OF_THE_APP = frozenset(
 """Actions that concern the run or the whole app; the others belong to a screen."""
 OF_PANELS = frozenset(["findings", "history", "output"])
 """Panels of the main screen that have keys of their own while they have the focus."""
+SCROLLED = frozenset(["ranks", "findings", "output"])
+"""Panels of the main screen in which the arrows move."""
 SHARED = (OF_THE_APP - {"search"}) | {
     "pause",
     "back",
@@ -192,12 +194,24 @@ def in_footer(
         shown = sorted(
             (a for a in here if a.footer), key=lambda a: 2.5 if a.id in moves else a.footer
         )
+        if zoomed:
+            shown = [*_of_zoomed(panel), *(a for a in shown if a.id != "zoom")]
         own = {a.shown: a for a in ACTIONS if a.screen == panel and panel in OF_PANELS}
-        return [own.get(a.key, a) if zoomed or a.scope != "replay" else a for a in shown]
+        meant = (own.get(a.key, a) if zoomed or a.scope != "replay" else a for a in shown)
+        return list(dict.fromkeys(meant))
     return sorted(
         (action for action in here if action.id in PAGE_FOOTER),
         key=lambda a: PAGE_FOOTER.index(a.id),
     )
+
+
+def _of_zoomed(panel: str) -> list[Action]:
+    """How to leave a panel that has the whole screen, and its own keys."""
+    named = {action.id: action for action in ACTIONS if action.screen == "main"}
+    own = [action for action in ACTIONS if action.screen == panel and action.footer]
+    if panel in SCROLLED:
+        own.append(named["up"]._replace(shown="↑ ↓", label="scroll"))
+    return [named["back"], *own]
 
 
 SCREENS = {

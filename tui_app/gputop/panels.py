@@ -112,7 +112,8 @@ def _ranks_rows(request: Request) -> Want:
         shown = 1 + max(request.ranks, request.gpus)
     else:
         side = math.ceil(math.sqrt(request.ranks))
-        shown = max(math.ceil(side / 2), LISTED)
+        wide = max(side, request.width * 2 // 5)  # beside the list
+        shown = max(math.ceil(request.ranks / wide / 2), LISTED)
     rows = FRAME + shown + min(request.hosts, 2)
     if request.height >= TALL:
         minimum = min(rows, 5 * request.height // 8)

@@ -31,6 +31,7 @@ SCREENS: tuple[tuple[str, str], ...] = (
     (r"\bp95\b", "p95: 19 of 20 take less"),
     (r"\bown\b", "own: a rank's work without its waiting"),
     (r"\bwaits?\b", "wait: in communication, for other ranks or the network"),
+    (r"\bcore waits\b", "core waits: ready to run while other threads have the cores"),
     (r"\bh2d\b", "h2d: batches on their way to the device"),
     (r"\bother\b", "other: host code between the phases"),
     (r"\bvs median\b", "vs median: own work against the median rank's"),

@@ -9,20 +9,10 @@ from typing import Any
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
-from rich.terminal_theme import TerminalTheme
 from textual.app import App
 
 from gputop.render.picture import Piece, Row, joined, picture
-
-XTERM = TerminalTheme(
-    (0, 0, 0),
-    (229, 229, 229),
-    [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (30, 80, 238), (205, 0, 205)]
-    + [(0, 205, 205), (229, 229, 229)],
-    [(127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255)]
-    + [(0, 255, 255), (255, 255, 255)],
-)
-"""What a terminal's own 16 colours look like in a picture: those of xterm, its blue lighter."""
+from gputop.widgets.roles import XTERM
 
 
 def shown(app: App[Any], title: str, spoken: Callable[[str], str] | None = None) -> str:

@@ -33,7 +33,7 @@ _GLYPHS = {
     "▼": "v",
     "◆⚠": "!",
     "✖": "X",
-    "✓": "v",
+    "✓": "+",
     "·∙": ".",
     "–—−": "-",
     "…": "~",
@@ -41,13 +41,15 @@ _GLYPHS = {
     "←‹◀": "<",
     "↑▴": "^",
     "↓▾": "v",
-    "‖": "H",
+    "‖": "|",
     "≈": "~",
     "×": "x",
     "°": "o",
     "µ": "u",
     "⇧": "^",
 }
+_PAIRS = {" → ": " ->", "‖  ": "|| ", " °C": " C ", "…   ": "... "}
+"""What takes more cells than its glyph where blanks beside it have room; the rest is by glyph."""
 _TABLE = {ord(glyph): plain for glyphs, plain in _GLYPHS.items() for glyph in glyphs}
 _TABLE |= {ord(raised): str(n) for n, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
 _DOTS = " .:-=+*%#"
@@ -66,6 +68,8 @@ def plain(text: str) -> str:
     """The text in ASCII, as many cells: shapes by their looks, other letters as ``?``."""
     if text.isascii():
         return text
+    for glyphs, spelled in _PAIRS.items():
+        text = text.replace(glyphs, spelled)
     return "".join(char if char < "\x80" else _plain_char(char) for char in text)
 
 

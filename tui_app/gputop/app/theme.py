@@ -108,7 +108,7 @@ _ROLES_ANSI = {
     "on-phase": "ansi_black",
     "heat0": "ansi_blue",
     "heat1": "ansi_bright_black",
-    "heat2": "ansi_yellow",
+    "heat2": "ansi_green",
     "heat3": "ansi_bright_yellow",
     "heat4": "ansi_bright_red",
 }

@@ -45,7 +45,7 @@ def resources(record: RunRecord) -> Resources:
 
 _TRACKS = (
     ("GPU", "%", "good", "mean"),
-    ("GPU memory", "GiB", "allocated", "mean"),
+    ("memory used", "GiB", "allocated", "mean"),
     ("power", "W", "high", "sum"),
     ("hottest", "°C", "medium", "mean"),
     ("CPU", "%", "accent", "mean"),
@@ -62,7 +62,7 @@ def _top(name: str, hosts: list[HostFiles]) -> float:
     if name == "RAM":
         sizes = [float(h.host.rows[-1]["memory_total_bytes"]) / GIB for h in hosts]
         return sum(sizes) / len(sizes)
-    if name == "GPU memory":
+    if name == "memory used":
         sizes = [
             float(h.gpu.rows[-1]["memory_total_bytes"]) / GIB for h in hosts if len(h.gpu.rows)
         ]
@@ -117,7 +117,7 @@ def _gpu_series(host: HostFiles) -> Series:
     times = ticks["t_ns"][:, 0].astype(np.float64)
     return {
         "GPU": (times, ticks["util_pct"].mean(axis=1)),
-        "GPU memory": (times, ticks["memory_used_bytes"].max(axis=1) / GIB),
+        "memory used": (times, ticks["memory_used_bytes"].max(axis=1) / GIB),
         "power": (times, ticks["power_w"].sum(axis=1)),
         "hottest": (times, ticks["temperature_c"].max(axis=1)),
     }

@@ -45,6 +45,8 @@ class Useful(NamedTuple):
 
     share: float = float("nan")
     mfu: float = float("nan")
+    queued: float = 0.0
+    """Waiting for a core, which ``share`` leaves out."""
 
 
 class Curve(NamedTuple):

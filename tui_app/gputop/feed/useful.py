@@ -44,4 +44,4 @@ def useful(record: RunRecord, window_steps: int | None) -> Useful:
     if not lines.wall_ns:
         return Useful()
     mfu = float("nan") if lines.mfu is None else lines.mfu
-    return Useful(lines.share("useful_compute"), mfu)
+    return Useful(lines.share("useful_compute"), mfu, lines.share("core_wait"))

@@ -13,7 +13,7 @@ from gputop.render import numbers
 from gputop.render.bars import apportion, merged
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, whole
 from gputop.widgets import plots
-from gputop.widgets.rank_map import heat
+from gputop.widgets.rank_map import OF_STEPS, heat, legend
 from gputop_analysis.rank_excess import reference
 
 SORTS = ("wait", "own", "step", "excess", "slowest", "wait %", "rank")
@@ -22,6 +22,11 @@ ASCENDING = ("wait", "rank")
 DETAIL_FROM = 26
 """Rows from which on the chosen rank gets a part of its own."""
 HOST_FROM = 100
+LEAST_DETAIL = 4
+"""Rows for a title and the three longest phases."""
+STRIP_FROM = 72
+"""Cells from which on own work over the steps stands beside the table."""
+IN_MS = frozenset({"step", "own", "wait"})
 EXCESS = 18
 """Cells of the phase in which a rank is slow."""
 
@@ -78,8 +83,8 @@ def headline(page: RanksPageData, width: int) -> list[Row]:
         exposed = numbers.duration_ms(page.exposed_comm_ms)
         figures.append([("communication exposed ", "muted"), (exposed + "   ", "text")])
     if page.load_imbalance == page.load_imbalance:
-        imbalance = numbers.percent(page.load_imbalance, 1)
-        figures.append([("load imbalance ", "muted"), (imbalance + "   ", "text")])
+        imbalance = f"{1 + page.load_imbalance:.1f}x the mean"
+        figures.append([("slowest own work ", "muted"), (imbalance + "   ", "text")])
     if page.source:
         figures.append([(f"by {page.source}", "muted")])
     return [*rows, whole(figures, width)]
@@ -126,10 +131,11 @@ def _heading(sort: str, arrow: str, with_host: bool, strip: str, width: int) -> 
     names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("wait %", 7), ("slowest", 9)]
     row: Row = []
     for name, cells in names:
+        shown = f"{name} ms" if name in IN_MS else name
         if name == sort:
-            row.append((right(arrow + name, cells), "accent"))
+            row.append((right(arrow + shown, cells), "accent"))
         else:
-            row.append((right(name, cells), "muted"))
+            row.append((right(shown, cells), "muted"))
     if sort == "excess":
         row.append((left(f"  {arrow}slow in", EXCESS), "accent"))
     else:
@@ -181,13 +187,15 @@ def _strip(excess: Sequence[float], cells: int, mono: bool) -> Row:
         return []
     row: list[tuple[str, str]] = []
     for x in range(cells):
-        style, glyph = heat(1 + excess[x * len(excess) // cells])
+        style, glyph = heat(1 + excess[x * len(excess) // cells], OF_STEPS)
         row.append((glyph if mono else "▇", style))
     return merged(row)
 
 
 def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row]:
     """The phases of one rank beside the median rank's; alone where there is no other one."""
+    if height < 1:
+        return []
     rows: list[Row] = [
         plots.ruled(
             f"rank {page.ranks[index]} on {page.hosts[index]}: phases, ms a step", [], width
@@ -315,17 +323,16 @@ class RanksPage(Page):
         path = []
         if page.path and len(page) > 1 and height >= 16:
             path = [path_row(page, width)]
-        below = []
-        if len(page) == 1:
-            below = detail(page, chosen, width, min(11, height - len(head) - 3))
-        elif height >= DETAIL_FROM:
-            below = detail(page, chosen, width, min(10, height // 3))
-        gap: list[Row] = []
-        if height >= 22:
-            gap = [[]]
-        self._room = max(
-            1, height - len(head) - len(path) - len(below) - 1 - len(gap) * (1 + bool(below))
-        )
+        scale: list[Row] = []
+        if page.excess_over_steps and len(page) > 1 and width >= STRIP_FROM:
+            words = f"own work of a step / {reference(len(page))}"
+            scale = [clip(legend(self.mono, OF_STEPS, words), width)]
+        gap: list[Row] = [[]] if height >= 22 else []
+        around = [*head, *path, *gap, *scale]
+        below = detail(page, chosen, width, self._detail_rows(page, height, len(around) + 1))
+        if below:
+            below = [*gap, *below]
+        self._room = max(1, height - len(around) - len(below) - 1)
         self._keep_in_view(self._order.index(chosen))
         shown = self._order[self._top : self._top + self._room]
         rises = (self.sort in ASCENDING) != self.reverse
@@ -338,9 +345,16 @@ class RanksPage(Page):
             mono=self.mono,
             arrow="▴" if rises else "▾",
         )
-        if below:
-            below = [*gap, *below]
-        return [*head, *path, *gap, *rows, *below]
+        return [*head, *path, *gap, *rows, *scale, *below]
+
+    def _detail_rows(self, page: RanksPageData, height: int, taken: int) -> int:
+        """Rows for the phases of the chosen rank: on a small screen those that ranks leave."""
+        if len(page) == 1:
+            return min(11, height - taken - 1)
+        if height >= DETAIL_FROM:
+            return min(10, height // 3)
+        spare = height - taken - len(self._order)
+        return min(10, spare) if spare >= LEAST_DETAIL else 0
 
     def _put_in_order(self, page: RanksPageData) -> int:
         """Sort the ranks, or those that stand out; the index of the chosen one."""

@@ -141,7 +141,7 @@ def _column(
     for y in range(height - 1, -1, -1):
         cells.append(_cell(units, styles, letters=letters, y=y, mono=mono))
     if clipped and cells:
-        cells[0] = ("▲", cells[0][1].split("/")[0])
+        cells[0] = ("↑", cells[0][1].split("/")[0])
     return tuple(cells)
 
 

@@ -5,11 +5,12 @@ one first; where its stack parts from that of the others is marked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from gputop.feed.notices import training_frames
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, fill, left, row_text, wrap
@@ -40,7 +41,7 @@ def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[Sta
     newest = {notice.rank: notice for notice in notices if notice.kind == "stack_dump"}
     members: dict[tuple[str, ...], list[Notice]] = {}
     for notice in newest.values():
-        members.setdefault(_frames(notice), []).append(notice)
+        members.setdefault(training_frames(notice), []).append(notice)
     groups = [StackGroup(frames, tuple(notices_)) for frames, notices_ in members.items()]
     return sorted(groups, key=lambda group: (culprit not in group.ranks, len(group.members)))
 
@@ -107,13 +108,6 @@ def text(notices: Sequence[Notice], width: int, culprit: int | None = None) -> s
     """The same without colours."""
     groups = groups_of(notices, culprit)
     return "\n".join(row_text(row).rstrip() for row in draw(groups, groups, width, culprit))
-
-
-def _frames(notice: Notice) -> tuple[str, ...]:
-    """Frames of the training thread, the innermost first; else of the first thread."""
-    threads: list[dict[str, Any]] = list(notice.body.get("threads") or [])  # type: ignore[call-overload]
-    training = [thread for thread in threads if thread.get("training")] or threads[:1]
-    return tuple(str(frame) for thread in training for frame in thread.get("frames") or [])
 
 
 def _block(group: StackGroup, cells: int, odd: bool, usual: set[str], many: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ CHART_MIN = 24
 CHART_ROWS = 5
 """Rows from which on a panel of middle width shows the chart alone: it has its names in it."""
 WITH_BOTH = 128
+UNTOLD = "not known: how long ranks wait inside backward is read at some steps only"
+"""Why a part has a mean and no quantiles."""
 
 
 def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
@@ -88,7 +91,9 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
         letter = PARTS[part.name].letter if mono else "█"
         row: Row = [(letter + " ", part.name), (left(part.name, 10) + text, "text")]
         rows.append([*row, ("  ", ""), *bar(part.share, width - 2 - 10 - len(text) - 2, part.name)])
-    return rows
+    if len(rows) + 1 < height and any(math.isnan(part.p50_ms) for part in shown):
+        rows += [[], *say(f"{numbers.NONE} {UNTOLD}", width)]
+    return rows[:height]
 
 
 class Breakdown(Panel):
@@ -101,8 +106,11 @@ class Breakdown(Panel):
         return say("Reading the record.", width)
 
     def heading(self, snapshot: Snapshot) -> str:
-        starting = isinstance(snapshot.panels.get(self.id or ""), Starting)
-        return "Until the first step" if starting else self.title
+        if isinstance(snapshot.panels.get(self.id or ""), Starting):
+            return "Until the first step"
+        if snapshot.summary.stands:
+            return "Where a step went before the stop"
+        return self.title
 
     def note(self, snapshot: Snapshot) -> Row:
         run, line = snapshot.summary, snapshot.timeline
@@ -118,8 +126,7 @@ class Breakdown(Panel):
         if self.boxed:
             words = ", ".join(filter(None, (ranks, snapshot.averaged_steps)))
             return [(words, "muted")]
-        word = "before: step, mean " if run.stands else "step, mean "
-        row: Row = [(word, "muted"), (numbers.duration_ms(mean_step_ms(run)), "text")]
+        row: Row = [("step, mean ", "muted"), (numbers.duration_ms(mean_step_ms(run)), "text")]
         row += [("  p95 ", "muted"), (numbers.duration_ms(run.step_time_p95_ms), "text")]
         return row
 

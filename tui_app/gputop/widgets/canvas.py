@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 REVERSED = frozenset(["band-critical", "band-high"])
 """Grounds that are drawn reversed where there is no colour."""
+ON_GROUNDS = frozenset(["on-band", "on-phase"])
+"""Roles of words that stand on many grounds."""
+CHOSEN = "/cursor"
+"""Ends the style of what stands in the chosen row."""
 
 
 class Canvas(Widget):
@@ -78,6 +82,8 @@ class Canvas(Widget):
         links = getattr(self.app, "links", None)
         segments: list[Segment] = []
         for text, name in fill(row, width):
+            if name.endswith(CHOSEN):
+                name = _readable(text, name)
             if links is not None and ".py:" in text:
                 segments += self._linked(blanked(text), name, links)
             else:
@@ -125,7 +131,22 @@ class Canvas(Widget):
             style = self.rich_style
         if not back:
             return style
-        reversed_ = self.app.no_color and (back == "cursor" or back in REVERSED)
-        return style + (
-            Style(reverse=True) if reversed_ else Style(bgcolor=roles.colour(self.app, back))
-        )
+        if back == "cursor" and self.app.current_theme.ansi:
+            # its blue has every other colour of the 16 hard to read: words are reversed, and what
+            # is drawn keeps the usual ground
+            drawn = front != "text" and not self.app.no_color
+            return style if drawn else style + Style(reverse=True)
+        if self.app.no_color and back in REVERSED:
+            return style + Style(reverse=True)
+        ground = roles.colour(self.app, back)
+        if front in ON_GROUNDS:
+            style += Style(color=roles.on_ground(self.app, front, ground))
+        return style + Style(bgcolor=ground)
+
+
+def _readable(text: str, name: str) -> str:
+    """The style of a piece of the chosen row: words in one colour, drawings in their own."""
+    drawn = any("\u2500" <= char < "\u2900" for char in text)
+    if drawn and not any(map(str.isalnum, text)):
+        return name
+    return ("bold text" if name.startswith("bold ") else "text") + CHOSEN

@@ -28,6 +28,8 @@ MOST_ROWS = 10
 """Rows of a finding at most: beyond that the page of its evidence says it better."""
 ID_CELLS = 8
 """Cells of a finding's mark and id, left of what is told of it."""
+WON_CELLS = 15
+"""Cells of ``−20.1 ms a step``."""
 ONE_LINE_FROM = 96
 """Cells from which on a finding and what it wins stand in one line."""
 
@@ -49,7 +51,7 @@ def blocks(
     each = rows_each(len(snapshot.findings), width, height)
     shown = list(enumerate(snapshot.findings))[first : first + max(height // each, 1)]
     if each == 1:
-        return [(index, [line(finding, width, index == cursor)]) for index, finding in shown]
+        return _lines(shown, width, height, cursor)
     wins = [win_of(snapshot.summary, finding) for _, finding in shown]
     told = [Told.of(finding, win, width) for (_, finding), win in zip(shown, wins, strict=True)]
     drawn = [
@@ -61,6 +63,19 @@ def blocks(
     if sum(len(rows) + 1 for _, rows in drawn) <= height + 1:
         for _, rows in drawn[:-1]:
             rows.append([])
+    return drawn
+
+
+def _lines(
+    shown: Sequence[tuple[int, Finding]], width: int, height: int, cursor: int | None
+) -> list[tuple[int, list[Row]]]:
+    """A line a finding; rows that are left over take what of the first titles was cut."""
+    left_over = height - len(shown)
+    drawn: list[tuple[int, list[Row]]] = []
+    for index, finding in shown:
+        rows = line(finding, width, index == cursor, rows=1 + max(left_over, 0))
+        left_over -= len(rows) - 1
+        drawn.append((index, rows))
     return drawn
 
 
@@ -124,9 +139,9 @@ def block(finding: Finding, told: Told, width: int, rows: int, chosen: bool = Fa
         result.append([*(start if index == 0 else indent), (text, "text" + ground)])
     if told.worth and len(result) < rows:
         result.append([*indent, *((text, style + ground) for text, style in told.worth)])
-    for lines in (told.fix, told.proof):
+    for lines, style in ((told.fix, "text"), (told.proof, "muted")):
         shown = _cut(lines, rows - len(result), room)
-        result += [[*indent, (line, "muted" + ground)] for line in shown]
+        result += [[*indent, (line, style + ground)] for line in shown]
     if chosen:
         result = [[*row, (" " * max(width - row_width(row), 0), "text/cursor")] for row in result]
     return result
@@ -143,7 +158,7 @@ def worth_row(finding: Finding, win: Win | None, width: int) -> Row:
     """``−5.0 ms a step  1.31x  saves 7 s · $0.07``, as much as fits."""
     if not finding.recoverable_ms_per_step:
         return []
-    row: Row = [(f"−{numbers.duration_ms(finding.recoverable_ms_per_step)} a step", "good")]
+    row: Row = [(_won(finding.recoverable_ms_per_step), "good")]
     parts: list[Row] = []
     if win is not None and win.factor >= 1.005:
         parts.append([(f"  {win.factor:.2f}x", "bold good")])
@@ -159,6 +174,10 @@ def worth_row(finding: Finding, win: Win | None, width: int) -> Row:
     return row
 
 
+def _won(ms: float) -> str:
+    return f"−{numbers.duration_ms(ms)} a step"
+
+
 def _nothing(snapshot: Snapshot) -> str:
     if snapshot.ended:
         return "Nothing found."
@@ -167,30 +186,30 @@ def _nothing(snapshot: Snapshot) -> str:
     return f"Judged once {JUDGED_AFTER} steps have been seen."
 
 
-def line(finding: Finding, width: int, chosen: bool = False) -> Row:
-    """One finding: severity, title, and what it costs."""
+def line(finding: Finding, width: int, chosen: bool = False, rows: int = 1) -> list[Row]:
+    """One finding: severity, title, and what it costs; a title that is longer goes on in further
+    rows, as far as there are ``rows``.
+    """
     mark = palette.SEVERITY[finding.severity]
     ground = "/cursor" if chosen else ""
     start: Row = [(f"{mark.glyph} {left(mark.word, 9)}", mark.style + ground)]
     if width >= 96:
         start += [(left(finding.id, 6), "muted" + ground)]
     end = [(text, style + ground) for text, style in cost(finding, width)]
-    room = width - row_width(start) - row_width(end) - 2
-    start += [(shorten(finding.title, room), "text" + ground)]
+    lead = row_width(start)
+    room = width - lead - row_width(end) - 2
+    titles = _cut(wrap(finding.title, room), rows, room)
+    start += [(titles[0], "text" + ground)]
     gap = width - row_width(start) - row_width(end)
-    if gap > 0:
-        return [*start, (" " * gap, "text" + ground), *end]
-    return spread(start, end, width)
+    first = [*start, (" " * gap, "text" + ground), *end] if gap > 0 else spread(start, end, width)
+    return [first, *([(left(" " * lead + more, width), "text" + ground)] for more in titles[1:])]
 
 
 def cost(finding: Finding, width: int) -> Row:
-    """Recoverable time in fixed columns: ms a step; hours over the rest and known rent."""
+    """Recoverable time in fixed columns: of a step; hours over the rest and known rent."""
     if finding.recoverable_ms_per_step is None:
         return []
-    row: Row = [
-        (right(numbers.ms(finding.recoverable_ms_per_step), 7), "text"),
-        (" ms/step", "muted"),
-    ]
+    row: Row = [(right(_won(finding.recoverable_ms_per_step), WON_CELLS), "good")]
     if width >= 70 and finding.recoverable_hours is not None:
         row += [(right(numbers.span(finding.recoverable_hours * 3600), 9), "text")]
     if width >= 96 and finding.recoverable_usd is not None:
@@ -247,7 +266,7 @@ class Findings(ScrollingPanel, drawn=("only_worst",)):
         if shown < count:
             return [(f"{shown} of {count}: above info  ", "accent"), *_KEY, (" all", "muted")]
         if not self.has_focus:
-            return [(f"{count}, by what they win", "muted")]
+            return [("1 finding" if count == 1 else f"{count}, by what they win", "muted")]
         row: Row = [("enter: evidence and fix", "muted")]
         if any(finding.severity == "info" for finding in snapshot.findings) and count > 2:
             row += [("  ", ""), *_KEY, (" worst", "muted")]

@@ -88,10 +88,10 @@ def band(snapshot: Snapshot, width: int) -> Row:
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
-    label = _label(snapshot, mark.word)
+    label = _label(snapshot, mark.word).upper()
     if _cells_of_band(label, headline, worth[0] if worth else "") > width:
         headline = _MORE.sub("", headline)  # the list below counts them too
-    label, end = _fitting(headline, label, mark.word, worth, width)
+    label, end = _fitting(headline, label, mark.word.upper(), worth, width)
     start: Row = [(f" {mark.glyph} {label}".rstrip(), f"bold on-band{ground}")]
     between = "  " if label else " "
     room = width - row_width(start) - len(between) - len(end) - 1 - 2 * bool(end)
@@ -122,7 +122,7 @@ def _label(snapshot: Snapshot, word: str) -> str:
     """The health; where it asks for attention, the name of what does."""
     subject = _subject(snapshot)
     if word == "attention" and subject is not None and not snapshot.problem:
-        return subject.name.upper()
+        return subject.name
     return word
 
 
@@ -191,6 +191,9 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
         return [*_end(snapshot), (elapsed, "text")]
     if run.state == "lost":
         return [("recorder lost", "high"), (" · ", "muted"), (elapsed, "text")]
+    if run.stands:
+        style = standing_still(snapshot)[1].removeprefix("bold ")
+        return [("■ standing", style), (" · ", "muted"), (elapsed, "text")]
     return [("● ", "good"), (f"{run.state} · ", "muted"), (elapsed, "text")]
 
 

@@ -87,7 +87,7 @@ def _scale(track: Track, top: float, y: int, height: int) -> str:
     if y != 1 or height < TALL:
         return ""
     word = "of" if numbers.known(track.top) else "to"
-    return f"{word} {top:,.0f}" if top >= 10 else f"{word} {top:.2g}"
+    return f"{word} {top:,.1f}".removesuffix(".0") if top >= 10 else f"{word} {top:.2g}"
 
 
 def _highest(track: Track) -> float:

@@ -36,10 +36,10 @@ def draw(curve: Curve, width: int, height: int, steps: int = 0) -> list[Row]:
     low, high = ordered[0], ordered[min(len(ordered) - 1, int(0.995 * len(ordered)))]
     cells = width - AXIS
     drawn = covered(curve, steps, cells) if steps else cells
+    ends = numbers.alike((low, high), AXIS - 1)
     rows: list[Row] = []
     for y, text in enumerate(braille.line(curve.values, drawn, height - 1, low, high)):
-        label = {0: high, height - 2: low}.get(y)
-        text_ = "" if label is None else numbers.scalar_in(label, AXIS - 1)
+        text_ = {0: ends[1], height - 2: ends[0]}.get(y, "")
         rows.append([(right(text_, AXIS - 1) + " ", "muted"), (text, "allocated")])
     first, last = f"step {curve.steps[0]:,}", f"{steps - 1 if steps else curve.steps[-1]:,}"
     rows.append([(" " * AXIS + first + right(last, max(cells - len(first), len(last))), "muted")])

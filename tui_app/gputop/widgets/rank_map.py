@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from gputop.render import numbers
 from gputop.render.bars import merged
@@ -11,34 +12,58 @@ from gputop.render.rows import Row, beside, clip, left, right
 from gputop.widgets.standings import STANDS_OUT, RankTimes
 from gputop_analysis.text import with_minus
 
-HEAT: tuple[tuple[float, str, str], ...] = (
-    (0.95, "heat0", "░"),
-    (1.02, "heat1", "▒"),
-    (1.05, "heat2", "▓"),
-    (1.15, "heat3", "█"),
-    (float("inf"), "heat4", "█"),
-)
-"""Own work against the median rank: upper limit of the ratio, style, glyph where there is no
-colour. Finer than that of step times, since whole steps are less even than the work of ranks in
-step.
-"""
+HEATS = (("heat0", "░"), ("heat1", "▒"), ("heat2", "▓"), ("heat3", "█"), ("heat4", "▲"))
+"""Own work against the median rank, the least first: style, glyph where there is no colour."""
+OF_MEANS = (0.95, 1.02, 1.05, 1.15)
+"""Ratios at which the next heat begins."""
+OF_STEPS = (0.9, 1.1, 1.25, 1.5)
+"""The same for single steps, which are less even than their means."""
 Marks = Mapping[int, tuple[str, str]]
 """Glyph and style of the worst finding of a rank, by its number."""
 WORST = 5
+OWN_WORK = "own work / median"
 SIDE = 49
 """Cells of the list beside the map."""
+NODE = 8
+"""Ranks of a usual node: rows of whole nodes, where there is room."""
 
 
-def heat(ratio: float) -> tuple[str, str]:
+class Layout(NamedTuple):
+    """Where the ranks of the map stand."""
+
+    lead: int
+    """Cells of the number at a row's start."""
+    columns: int
+    """Ranks in a row."""
+    cells: int
+    """Cells of each."""
+
+
+def heat(ratio: float, limits: Sequence[float] = OF_MEANS) -> tuple[str, str]:
     """Style and colourless glyph of own work that is ``ratio`` times the median."""
-    return next((style, glyph) for limit, style, glyph in HEAT if not ratio >= limit)
+    return HEATS[sum(ratio >= limit for limit in limits)]
+
+
+def in_words(ratio: float) -> str:
+    """Style of a figure that says the same: words need more contrast than what is drawn."""
+    return {"heat2": "medium", "heat3": "high", "heat4": "critical"}.get(heat(ratio)[0], "muted")
 
 
 def columns_of(count: int, width: int, height: int) -> int:
     """Ranks in a row of the map: square where that fits, wider where there are few rows."""
     side = math.ceil(math.sqrt(count))
     needed_columns = math.ceil(count / max(2 * height, 1))
-    return max(min(max(side, needed_columns), max(width, 1)), 1)
+    columns = max(min(max(side, needed_columns), max(width, 1)), 1)
+    whole_nodes = math.ceil(columns / NODE) * NODE
+    return whole_nodes if whole_nodes <= width else columns
+
+
+def layout_of(count: int, width: int, height: int) -> Layout:
+    """The map in a panel of ``width`` x ``height`` cells; a list beside it has room of its own."""
+    lead = len(f"{count:,}") + 1
+    room = (width - SIDE - 3 if width >= SIDE + 27 else width) - lead
+    columns = columns_of(count, room, height)
+    return Layout(lead, columns, min(max(room // columns, 1), 3))
 
 
 def draw(
@@ -52,38 +77,33 @@ def draw(
 ) -> list[Row]:
     """The map, and beside it where there is room the ranks that findings name and the slowest."""
     marks = marks or {}
-    room = width - SIDE - 3 if width >= SIDE + 27 else width
-    columns = columns_of(len(standings), room, height)
-    cells = min(max(room // columns, 1), 3)
+    lead, columns, cells = layout = layout_of(len(standings), width, height)
     rows = [
-        _row(standings, y, columns, cells=cells, cursor=cursor, mono=mono, marks=marks)
+        _row(standings, y, layout, cursor=cursor, mono=mono, marks=marks)
         for y in range(min(height, math.ceil(math.ceil(len(standings) / columns) / 2)))
     ]
-    if room == width:
+    if width < SIDE + 27:
         return rows
-    listed = worst(standings, width - columns * cells - 3, cursor, mono, marks)[:height]
-    return beside(rows, columns * cells, listed, gap=3)
-
-
-def cells_of(count: int, width: int, height: int) -> tuple[int, int]:
-    """Ranks in a row and cells of each, as ``draw`` lays them out: what a click needs."""
-    room = width - SIDE - 3 if width >= SIDE + 27 else width
-    columns = columns_of(count, room, height)
-    return columns, min(max(room // columns, 1), 3)
+    taken = lead + columns * cells
+    listed = worst(standings, width - taken - 3, cursor, mono, marks)[:height]
+    return beside(rows, taken, listed, gap=3)
 
 
 def _row(
     standings: Sequence[RankTimes],
     y: int,
-    columns: int,
+    layout: Layout,
     *,
-    cells: int,
     cursor: int | None,
     mono: bool,
     marks: Marks,
 ) -> Row:
-    """Two rows of ranks: the upper one is the foreground of upper half blocks."""
-    row = []
+    """Two rows of ranks after the number of the first: the upper one is the foreground of upper
+    half blocks.
+    """
+    lead, columns, cells = layout
+    first = standings[2 * y * columns].rank.rank
+    row = [(right(f"{first:,}", lead - 1) + " ", "muted")]
     for x in range(columns):
         above, below = 2 * y * columns + x, (2 * y + 1) * columns + x
         if above >= len(standings):
@@ -92,7 +112,9 @@ def _row(
         marked = [mark for index in pair if (mark := marks.get(standings[index].rank.rank))]
         if mono:
             slowest = max(standings[index].ratio for index in pair)
-            glyph = marked[0][0] if marked else heat(slowest)[1]
+            glyph = heat(slowest)[1]
+            if marked and slowest < STANDS_OUT:
+                glyph = marked[0][0]
             row.append((("◆" if cursor in pair else glyph) * cells, "text"))
             continue
         styles = []
@@ -119,15 +141,18 @@ def worst(
     mono: bool,
     marks: Marks | None = None,
 ) -> list[Row]:
-    """The ranks that findings name, then those with the most own work, the chosen one, and what the
-    colours mean.
+    """The ranks that findings name, then those that stand out, the chosen one, and what the colours
+    mean.
     """
     marks = marks or {}
     head = right("rank", 8) + right("own ms", 10) + right("vs median", 11) + "  slow in"
-    rows: list[Row] = [[(head, "muted")]]
-    named_first = sorted(standings, key=lambda s: (s.rank.rank not in marks, -s.ratio))
-    for standing in named_first[:WORST]:
+    odd = [s for s in standings if s.rank.rank in marks or s.ratio >= STANDS_OUT]
+    odd.sort(key=lambda s: (s.rank.rank not in marks, -s.ratio))
+    rows: list[Row] = [[(head if odd else "no rank works longer than the others", "muted")]]
+    for standing in odd[:WORST]:
         rows.append(_line(standing, chosen=False, mark=marks.get(standing.rank.rank)))
+    if len(odd) > WORST:
+        rows.append([(f"        and {len(odd) - WORST:,} more", "muted")])
     if cursor is not None and cursor < len(standings):
         rows += [
             [],
@@ -140,7 +165,6 @@ def worst(
 
 def _line(standing: RankTimes, chosen: bool, mark: tuple[str, str] | None) -> Row:
     ground = "/cursor" if chosen else ""
-    style = heat(standing.ratio)[0]
     slow = standing.ratio >= STANDS_OUT
     digits = numbers.digits_for(standing.own_ms)
     glyph, glyph_style = mark or ("▲" if slow else " ", "high")
@@ -148,7 +172,7 @@ def _line(standing: RankTimes, chosen: bool, mark: tuple[str, str] | None) -> Ro
         (glyph, glyph_style + ground),
         (right(str(standing.rank.rank), 7), "text" + ground),
         (right(numbers.ms_column(standing.own_ms, digits), 10), "text" + ground),
-        (right(against_median(standing.ratio), 11), (style if slow else "muted") + ground),
+        (right(against_median(standing.ratio), 11), in_words(standing.ratio) + ground),
         ("  " + left(standing.slow_in, 16), ("high" if slow else "muted") + ground),
     ]
 
@@ -161,16 +185,11 @@ def against_median(ratio: float) -> str:
     return "=" if percent == 0 else with_minus(f"{percent:+d} %")
 
 
-def legend(mono: bool = False) -> Row:
+def legend(mono: bool = False, limits: Sequence[float] = OF_MEANS, words: str = OWN_WORK) -> Row:
     """What the colours of own work against the median rank say."""
-    row: Row = [("own work / median ", "muted")]
-    for ratio, words in (
-        (0.8, "<0.95"),
-        (1.0, "1"),
-        (1.03, ">1.02"),
-        (1.1, ">1.05"),
-        (2.0, ">1.15"),
-    ):
-        style, glyph = heat(ratio)
-        row += [(" " + (glyph if mono else "▇"), style), (words, "muted")]
+    least, *above = limits
+    row: Row = [(words + " ", "muted")]
+    ranges = (f"<{least:g}", "1", *(f">{limit:g}" for limit in above))
+    for (style, glyph), text in zip(HEATS, ranges, strict=True):
+        row += [(" " + (glyph if mono else "▇"), style), (text, "muted")]
     return row

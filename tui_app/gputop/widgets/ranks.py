@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.message import Message
 
 from gputop import palette
+from gputop.feed.notices import standing_in
 from gputop.feed.snapshot import Resources, Snapshot
 from gputop.panels import GRID_FROM
 from gputop.render import braille, numbers
@@ -19,12 +20,16 @@ from gputop.widgets.header import short_name
 from gputop.widgets.rank_map import against_median
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop.widgets.standings import RankTimes, own_phases, standings
+from gputop.widgets.step_chart import PARTS
 from gputop_analysis.overview import GPUS_ADDED
+from gputop_analysis.step_parts import CALLED, WAIT
 
 if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, RankSummary
 
 PHASE_CELLS = 11
+TREND = 37
+"""Cells of a minute of samples, two a cell, and its figure."""
 STACKED = 3
 """Dots of a trend's height in a row of the table: a gap to the row above."""
 STANDS_OUT = 1.2
@@ -44,13 +49,16 @@ class RankLine(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: ``place`` is its importance, 0 stays longest; ``stretch`` its weight for room."""
+    """A column: ``place`` is its importance, 0 stays longest; ``stretch`` its weight for room, of
+    which it takes no more than ``most`` cells.
+    """
 
     head: str
     cells: int
     place: int
     draw: Callable[[RankLine, int], Row]
     stretch: int = 0
+    most: int = 1000
 
 
 def draw(
@@ -83,9 +91,10 @@ def draw(
     missing = height - len(rows) - len(hosts)
     ranks = snapshot.summary.ranks
     if missing >= len(ranks) + 2 and 1 < len(ranks) < GRID_FROM:
-        rows += [[], *phase_table(ranks, width)]
+        rows += [[], *phase_table(ranks, width, cursor)]
         missing = height - len(rows) - len(hosts)
-    return [*rows, *hosts]
+    apart: list[Row] = [[]] if hosts and missing > 0 else []
+    return [*rows, *apart, *hosts]
 
 
 def clip_head(columns: list[Column]) -> str:
@@ -123,7 +132,9 @@ def fitting(columns: list[Column], width: int) -> list[Column]:
     result = []
     for column in columns:
         more = spare * column.stretch // wanted if wanted else 0
-        result.append(column._replace(cells=column.cells + max(more, 0)))
+        cells = min(column.cells + max(more, 0), max(column.most, column.cells))
+        spare, wanted = spare - (cells - column.cells), wanted - column.stretch
+        result.append(column._replace(cells=cells))
     return result
 
 
@@ -148,28 +159,35 @@ def _columns(snapshot: Snapshot, mono: bool) -> list[Column]:
     columns += [
         Column("own ━ wait ╌", 12, 4, lambda line, n: _split(line, slowest, n), 16),
         Column("  own ms", 8, 1, lambda line, n: _ms(line, n, digits, "own")),
-        Column("  wait", 6, 2, lambda line, n: _ms(line, n, digits, "wait")),
-        Column("vs peer" if len(run.ranks) == 2 else "vs median", 9, 0, _against),
+        Column("wait ms", 7, 2, lambda line, n: _ms(line, n, digits, "wait")),
     ]
+    if places := standing_in(snapshot):
+        return [
+            *columns,
+            Column("stands in", 24, 0, lambda line, n: _stands_in(line, places, n), 16),
+        ]
+    columns.append(Column("vs peer" if len(run.ranks) == 2 else "vs median", 9, 0, _against))
     if any(standing.phase for standing in standings(run.ranks)):
         columns.append(Column("slow in", 14, 8, _slow_in, 6))
     return columns
 
 
 def _gpu_columns(snapshot: Snapshot) -> list[Column]:
+    told = any(numbers.known(rank.allocated_gib) for rank in snapshot.summary.ranks)
+    held = "allocated" if told else "used"
     return [
         Column("gpu", 7, 7, _gpu_name, 2),
-        Column("util 60 s", 12, 2, lambda line, n: _util(line, snapshot, n), 20),
+        Column("util 60 s", 12, 2, lambda line, n: _util(line, snapshot, n), 20, TREND),
         Column("power", 9, 5, _power),
         Column("temp", 5, 6, _temperature),
-        Column("memory, GiB", 17, 3, _gpu_memory, 20),
+        Column(f"{held}/of, GiB", 20, 3, _gpu_memory, 20),
     ]
 
 
 def _cpu_columns(snapshot: Snapshot) -> list[Column]:
     totals = {host.host: host.memory_total_gib for host in snapshot.summary.hosts}
     return [
-        Column("CPU 60 s", 14, 3, lambda line, n: _cpu(line, snapshot, n), 20),
+        Column("CPU 60 s", 14, 3, lambda line, n: _cpu(line, snapshot, n), 20, TREND),
         Column("RAM, GiB", 18, 5, lambda line, n: _ram(line, totals, n), 10),
     ]
 
@@ -179,8 +197,11 @@ def _row(line: RankLine, columns: list[Column], chosen: bool) -> Row:
     for column in columns:
         row += [("  ", "")] if row else []
         row += fill(column.draw(line, column.cells), column.cells)
-    if not chosen:
-        return row
+    return _chosen(row) if chosen else row
+
+
+def _chosen(row: Row) -> Row:
+    """The row upon the cursor's ground."""
     return [(text, (style.partition("/")[0] or "text") + "/cursor") for text, style in row]
 
 
@@ -293,8 +314,8 @@ def _gpu_memory(line: RankLine, cells: int) -> Row:
             (used - reserved, "foreign", "╌"),
         ]
     shown = allocated if numbers.known(allocated) else used
-    figure = f"{numbers.gib(shown)}/{total:,.0f}"
-    return [*layered_bar(parts, peak, total, cells - 9), (right(figure, 9), "text")]
+    figure = f"{numbers.gib(shown)}/{numbers.gib(total)}"
+    return [*layered_bar(parts, peak, total, cells - 12), (right(figure, 12), "text")]
 
 
 def _ram(line: RankLine, totals: dict[str, float], cells: int) -> Row:
@@ -324,9 +345,9 @@ def _phases(line: RankLine, cells: int, mono: bool) -> Row:
     if line.standing is None:
         return []
     means = line.standing.rank.phases_mean_ms
-    names = [phase for phase in palette.PHASES if means.get(phase.name, 0.0) > 0]
-    values, styles = [means[phase.name] for phase in names], [phase.name for phase in names]
-    return stacked_bar(values, styles, [phase.letter for phase in names], cells, mono)
+    values = [means.get(CALLED if name == WAIT else name, 0.0) for name in PARTS]
+    styles, letters = [look.style for look in PARTS.values()], [p.letter for p in PARTS.values()]
+    return stacked_bar(values, styles, letters, cells, mono)
 
 
 def _split(line: RankLine, slowest_ms: float, cells: int) -> Row:
@@ -356,8 +377,14 @@ def _against(line: RankLine, cells: int) -> Row:
     if line.standing is None:
         return []
     ratio = line.standing.ratio
-    style = rank_map.heat(ratio)[0] if ratio >= 1.02 else "muted"
-    return [(right(against_median(ratio), cells), style)]
+    return [(right(against_median(ratio), cells), rank_map.in_words(ratio))]
+
+
+def _stands_in(line: RankLine, places: dict[int, str], cells: int) -> Row:
+    if line.standing is None:
+        return []
+    style = "text" if line.mark[0] == " " else line.mark[1]
+    return [(shorten(places.get(line.standing.rank.rank, numbers.NONE), cells), style)]
 
 
 def _slow_in(line: RankLine, cells: int) -> Row:
@@ -403,9 +430,9 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
     return clip(row, width)
 
 
-def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
+def phase_table(ranks: tuple[RankSummary, ...], width: int, cursor: int | None = None) -> list[Row]:
     """Mean milliseconds a step of each rank's phases without waiting, and of its waiting; what is
-    well above the other ranks is marked.
+    well above the other ranks is marked, and the rank at ``cursor``.
     """
     compared = standings(ranks)
     with_wait = any(standing.wait_ms for standing in compared)
@@ -418,7 +445,7 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     typical_ms = {name: median(times[name] for times in times_ms) for name in names}
     head = left("rank ms", 7) + "".join(right(name, PHASE_CELLS) for name in names)
     rows: list[Row] = [[(head, "muted")]]
-    for rank, times in zip(ranks, times_ms, strict=True):
+    for index, (rank, times) in enumerate(zip(ranks, times_ms, strict=True)):
         row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
         for name in names:
             text = numbers.ms_column(times[name], digits)
@@ -426,7 +453,7 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
                 row.append((right("▲" + text, PHASE_CELLS), "high"))
             else:
                 row.append((right(text, PHASE_CELLS), "text"))
-        rows.append(row)
+        rows.append(_chosen(row) if index == cursor else row)
     return rows
 
 
@@ -461,6 +488,10 @@ class Ranks(ScrollingPanel):
         def __init__(self, rank: int):
             super().__init__()
             self.rank = rank
+
+    def heading(self, snapshot: Snapshot) -> str:
+        heading = super().heading(snapshot)
+        return f"{heading}, own and wait before the stop" if snapshot.summary.stands else heading
 
     def item_count(self, snapshot: Snapshot) -> int:
         ranks = len(snapshot.summary.ranks)
@@ -524,7 +555,7 @@ class Ranks(ScrollingPanel):
         width, height = self.inside(*self.size)
         if ranks < GRID_FROM:
             return super().page(direction)
-        return self.move(direction * rank_map.cells_of(ranks, width, height - 1)[0])
+        return self.move(direction * rank_map.layout_of(ranks, width, height - 1).columns)
 
     def choose(self) -> None:
         """Open the rank under the cursor."""
@@ -546,9 +577,10 @@ class Ranks(ScrollingPanel):
             hosts = min(len(self.snapshot.summary.hosts), 2)
         else:
             hosts = 0
-        columns, cells = rank_map.cells_of(len(ranks), width, height - hosts)
-        index = 2 * y * columns + x // cells
-        if x // cells < columns and index < len(ranks):
+        lead, columns, cells = rank_map.layout_of(len(ranks), width, height - hosts)
+        place = (x - lead) // cells
+        index = 2 * y * columns + place
+        if 0 <= place < columns and index < len(ranks):
             index = self._slower(index, index + columns, ranks)
             self.cursor = index
             self.choose()

@@ -10,12 +10,12 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot, Timeline
 from gputop.render import numbers
 from gputop.render.bars import stacked_columns
-from gputop.render.rows import Row, right, row_width
+from gputop.render.rows import Row, left, right, row_width
 from gputop_agent.wire import PHASES
 from gputop_analysis.step_parts import CALLED, WAIT, parts_of
 
 AXIS = 8
-TAG = 16
+TAG = 18
 """Cells of a name, which goes on where the area ends."""
 TAGS_FROM = 44
 """Cells of a chart from which on it has names."""
@@ -120,7 +120,7 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
         label: Row = [(right(_tick(y, rows, top), AXIS - 1) + " ", "muted")]
         result.append([*label, (" " * lead, ""), *cut])
     if tagged:
-        result = _tagged(snapshot, result, top)
+        result = _tagged(snapshot, result, top, mono)
     return [*result, _time_axis(snapshot, cells, cell_s, len(columns))]
 
 
@@ -210,22 +210,50 @@ def _percentile(ordered: Sequence[tuple[float, float]], share: float) -> float:
 # ---- names
 
 
-def _tagged(snapshot: Snapshot, rows: list[Row], top: float) -> list[Row]:
-    """Names of the parts at the area's right end, each as near to its part as others let it."""
-    means = means_of(snapshot)
-    total = sum(means.values())
-    named = [name for name in PARTS if means.get(name, 0.0) > LEAST_SHARE * total]
-    height = len(rows)
-    while len(named) > height:
-        named.remove(min(named, key=lambda name: means[name]))
-    places = _places([_middle(means, name) / top * height for name in named], height)
-    digits = numbers.digits_for(max(means.values(), default=1.0)) - 1
+def _tagged(snapshot: Snapshot, rows: list[Row], top: float, mono: bool) -> list[Row]:
+    """Names of the parts at the area's right end, each as near to its part as others let it; what
+    has no name of its own is the last label: they add up to the step.
+    """
+    means, height = means_of(snapshot), len(rows)
+    digits = max(numbers.digits_for(max(means.values(), default=1.0)) - 1, 0)
+    named, rest = _named(means, height, digits)
+    middles = [_middle(means, name) for name in named] + [sum(means.values())] * bool(rest)
+    places = _places([middle / top * height for middle in middles], height)
     tags = [_ground(means, top, (height - y - 0.5) / height) for y in range(height)]
-    for name, position in zip(named, places, strict=True):
-        figure = numbers.ms_column(means[name], max(digits, 0))
-        text = f" {name} ".ljust(TAG - len(figure) - 1) + figure + " "
-        tags[height - 1 - position] = (text, f"on-phase/{PARTS[name].style}")
+    for name, position in zip(named, places, strict=False):
+        words = f"{PARTS[name].letter} {name}" if mono else name
+        figure = numbers.ms_column(means[name], digits)
+        tags[height - 1 - position] = (_tag(words, figure), f"on-phase/{PARTS[name].style}")
+    if rest:
+        figure = numbers.ms_column(sum(means[name] for name in rest), digits)
+        tags[height - 1 - places[-1]] = (_tag(_together(rest, len(figure)), figure), "text")
     return [[*row, tag] for row, tag in zip(rows, tags, strict=True)]
+
+
+def _named(means: dict[str, float], height: int, digits: int) -> tuple[list[str], list[str]]:
+    """Parts with a label each, and those that share the last one, which counts as a row too."""
+    total = sum(means.values())
+    timed = [name for name in PARTS if means.get(name, 0.0) > 0]
+    named = [name for name in timed if means[name] > LEAST_SHARE * total]
+    while True:
+        rest = [name for name in timed if name not in named]
+        if sum(means[name] for name in rest) < 0.5 * 10.0**-digits:
+            rest = []  # it would say 0
+        if len(rest) == 1 and len(timed) <= height:
+            return timed, []
+        if len(named) + bool(rest) <= height or not named:
+            return named, rest
+        named.remove(min(named, key=lambda name: means[name]))
+
+
+def _together(names: list[str], figure_cells: int) -> str:
+    """``+ eval, other``, or how many they are where the names have no room."""
+    words = f"+ {', '.join(names)}"
+    return words if len(words) <= TAG - figure_cells - 3 else f"+ {len(names)} more"
+
+
+def _tag(words: str, figure: str) -> str:
+    return f" {left(words, TAG - len(figure) - 3)} {figure} "
 
 
 def _ground(means: dict[str, float], top: float, share: float) -> tuple[str, str]:

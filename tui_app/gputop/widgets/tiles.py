@@ -28,6 +28,14 @@ TREND_S = 60.0
 """How far back the trends of step and speed look."""
 TREND_BLOCKS, SURE_P = 12, 0.01
 """Blocks of the loss's newer half, of judged medians, and Mann-Kendall's p of a trend."""
+LEAST_QUEUED = 0.005
+"""Share of the time spent waiting for a core from which on it is told that it is left out."""
+WITHOUT_QUEUE = (
+    " of the time, without waits for a core",
+    " without waits for a core",
+    ", w/o core waits",
+)
+"""What the useful share is of then, as long as there is room."""
 FULL = 0.95
 """Share of a GPU's memory from which on its peak is critical."""
 
@@ -148,16 +156,19 @@ def _speed(snapshot: Snapshot, width: int) -> Tile:
 
 
 def _useful(snapshot: Snapshot, width: int) -> Tile:
-    share, mfu = snapshot.useful
+    share, mfu, queued = snapshot.useful
     if not numbers.known(share):
-        return Tile("Useful", [(numbers.NONE, "muted")], [])
+        return Tile("Useful compute", [(numbers.NONE, "muted")], [])
     if snapshot.summary.silent_s:
         words = f"{numbers.percent(share)} while it moved"
         return Tile("Useful compute", [(words, "muted")], bar(share, width, "muted"))
-    figure: Row = [(numbers.percent(share), "bold text"), (" of the time", "muted")]
+    figure: Row = [(numbers.percent(share), "bold text")]
     if numbers.known(mfu):
-        figure = [(numbers.percent(share), "bold text")]
         figure += [("   MFU ", "muted"), (numbers.percent(mfu), "bold text")]
+    else:
+        tries = WITHOUT_QUEUE if queued >= LEAST_QUEUED else (" of the time",)
+        room = width - row_width(figure)
+        figure.append((next((words for words in tries if len(words) <= room), ""), "muted"))
     if share >= 0.8:
         style = "good"
     elif share >= 0.5:
@@ -195,8 +206,8 @@ def _direction(values: Sequence[float]) -> Row:
     if trend.p >= SURE_P:
         return []
     if trend.tau < 0:
-        return [("  ▼ falling", "good")]
-    return [("  ▲ rising", "high")]
+        return [("  ↓ falling", "good")]
+    return [("  ↑ rising", "high")]
 
 
 def _memory(snapshot: Snapshot, width: int) -> Tile:
@@ -214,7 +225,9 @@ def _memory(snapshot: Snapshot, width: int) -> Tile:
         fullest = []
     alarm = "critical" if total > 0 and used_gib / total >= FULL else ""
     style = alarm or ("high" if used_gib > 0.9 * total else "allocated")
-    name = "Memory, added" if snapshot.summary.gpus_added else "Peak memory"
+    name = "Peak allocated" if peaks else "Peak memory used"
+    if snapshot.summary.gpus_added:
+        name = "Allocated, added"
     return Tile(name, figure, _area(fullest, width, style, top=total), alarm)
 
 

@@ -72,6 +72,8 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     alone = all(other < 0.5 * wait.value for other in other_waits)
     waited = queued_share(view, view.ranks)
     title = f"{waited * 100:.0f} % of the time is spent waiting for a core"
+    if waited < wait.value:
+        title += f", {wait.value * 100:.0f} % on rank {rank}"  # what the fix wins is of that one
     if alone and other_waits:
         title = f"rank {rank} spends {wait.value * 100:.0f} % of its time waiting for a core"
     most = f"rank {rank}, which waits most: " if other_waits else ""
@@ -186,9 +188,11 @@ def _demand_of_others(run: Facts, used: Usage | None) -> _Demand | None:
     """Programs outside the run."""
     if used is None or used.foreign < BUSY_CORES:
         return None
-    busiest = neighbours(run.view, run.view.host_of(run.rank))
-    names = " and ".join(name for name, _ in busiest[:2])
+    busiest = neighbours(run.view, run.view.host_of(run.rank))[:2]
+    names = " and ".join(name for name, _ in busiest)
     most = f"most of them by {names}" if names else "see `top`"
+    if names and sum(cores for _, cores in busiest) <= used.foreign / 2:
+        most = ", ".join(f"{name} {cores:.1f}" for name, cores in busiest) + " of them"
     words = (
         f"end what runs beside this ({used.foreign:.1f} cores, {most}), move this run, or "
         "give it cores of its own with `taskset`"
