@@ -981,6 +981,7 @@ SEVENTEENTH_B = (
 )
 """Rovers, parcels and letters, each in another hand; marks and all before the first of them was run
 under gputop.
+"""
 SEVENTEENTH_A = (
     Shape("caller_named", "novels.py", HOST, timed=True, twin=False),
     Shape("best_fit_scan", "novels.py", LOADER, also=LOADER, timed=True, twin=False),
