@@ -44,7 +44,7 @@ AGENT_DIR = PROBES / "gputop_agent"
 STEP_MS = (0.1, 1.0, 20.0)
 LOW = 0.1  # quantile of step times that a busy machine does not reach
 BLOCK_MS = 120  # of steps of 1 ms it holds two windows
-MIN_BLOCK_STEPS = 2
+MIN_BLOCK_STEPS = 30  # what the switch itself leaves cold is spread over these
 WARM_UP_STEPS = (
     1200  # the guest looks closely at gradients up to step 100, and measures each step until then
 )

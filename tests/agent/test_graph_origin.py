@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers import numeric_origin
 from gputop_agent.watchers.graph_layers import GraphLayers
 from gputop_agent.watchers.graph_origin import Graph
+from gputop_agent.watchers.layer_slots import SlottedModules
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,10 @@ class Slots:
             for index, (_, module) in enumerate(named)
             for parameter in module.parameters(recurse=False)
         }
+
+
+@pytest.mark.parametrize(("training", "bad"), [(True, {}), (False, {1: ["running_mean"]})])
+def test_statistics_that_a_forward_in_training_writes_are_no_origin(training, bad):
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(2)).train(training)
+    network[0].running_mean.fill_(float("nan"))
+    assert numeric_origin.bad_weights(SlottedModules([network]))[0] == bad

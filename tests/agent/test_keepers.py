@@ -101,6 +101,21 @@ def test_an_attribute_is_named_and_a_container_of_torchs_is_not(monkeypatch):
     assert keepers._most_common(parameters, (parameters,))[0] == ""
 
 
+def test_exceptions_that_are_kept_keep_the_tensors_of_their_frames():
+    def fail():
+        values = torch.ones(2)
+        raise ValueError(len(values))
+
+    failures = []
+    for _ in range(40):
+        try:
+            fail()
+        except ValueError as error:
+            failures.append(error)
+    raised_in = failures[20].__traceback__.tb_next.tb_frame
+    assert keepers._pile_above(raised_in.f_locals["values"], ()) is failures
+
+
 @pytest.mark.parametrize("kind", [dict, OrderedDict])
 @pytest.mark.parametrize("layers", [4, 30])
 def test_states_of_a_model_pile_up_in_the_list_of_them(monkeypatch, kind, layers):

@@ -274,9 +274,7 @@ def busy(
             )
 
 
-def late(
-    tmp_path, *, loader=LOADER, machine_pct=50.0, rank_cores=0.95, spinner_cores=1.4, **load
-):
+def late(tmp_path, *, loader=LOADER, machine_pct=50.0, rank_cores=0.95, spinner_cores=1.4, **load):
     build = Builder(tmp_path / "r", cpu_count=2)
     build.hello(0, dataloader=loader, threads={"torch": 1})
     spinner = {"pid": 7, "name": "spinner", "cores": spinner_cores}
@@ -346,9 +344,9 @@ def test_programs_outside_the_run_are_blamed_and_not_the_workers(tmp_path):
         "num_workers from" not in one.fix
         and "programs outside the run 1.7 (spinner 1.4)" in one.evidence
     )
-    less = late(
-        tmp_path / "less", machine_pct=100.0, rank_cores=0.3, waits=0.7, spinner_cores=0.5
-    )["IN04"]
+    less = late(tmp_path / "less", machine_pct=100.0, rank_cores=0.3, waits=0.7, spinner_cores=0.5)[
+        "IN04"
+    ]
     assert less.fix.startswith("end what runs beside this (1.7 cores, spinner 0.5 of them)")
 
 

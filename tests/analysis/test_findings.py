@@ -402,6 +402,18 @@ def test_a_straggler_from_arrival_times(tmp_path):
     assert (slow.rank, slow.recoverable_ms_per_step) == (1, pytest.approx(6.0, rel=0.05))
 
 
+def waiting_for_cores(build, ranks):
+    for tick in range(8):
+        for rank in range(ranks):
+            waited = {
+                "run_wait_ns_total": tick * 10**8,
+                "pid": 100 + rank,
+                "rank": rank,
+                "kind": PROCESS_RANK,
+            }
+            build.sample("process", t_ns=T0 + tick * 5 * 10**8, **waited)
+
+
 def test_uneven_batches(tmp_path):
     build = Builder(tmp_path / "r")
     random = np.random.default_rng(0)
@@ -416,18 +428,25 @@ def test_uneven_batches(tmp_path):
             build.step(
                 rank, forward=own[rank], wait_ms=own.max() - own[rank], tokens=int(tokens[rank])
             )
-    for tick in range(8):  # waiting for a core does not explain what follows the lengths
-        for rank in range(3):
-            waited = {
-                "run_wait_ns_total": tick * 10**8,
-                "pid": 100 + rank,
-                "rank": rank,
-                "kind": PROCESS_RANK,
-            }
-            build.sample("process", t_ns=T0 + tick * 5 * 10**8, **waited)
+    waiting_for_cores(build, 3)  # it does not explain what follows the lengths
     uneven = found(build)["CR05"]
     assert uneven.recoverable_ms_per_step == pytest.approx(np.mean(truth), rel=0.1)
     assert "correlation 1.00" in uneven.evidence
+
+
+@pytest.mark.parametrize("by_cpu_time", [True, False])
+def test_sizes_that_nothing_counts_are_uneven_where_cpu_time_is(tmp_path, by_cpu_time):
+    """Pictures of two sizes, drawn on each rank by itself."""
+    build, random = Builder(tmp_path / "r"), np.random.default_rng(0)
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+    for _ in range(200):
+        own = np.where(random.random(2) < 0.5, 12.0, 45.0)
+        for rank in range(2):
+            cpu_ns = int(1e6 * (own[rank] if by_cpu_time else 30.0))
+            build.step(rank, forward=own[rank], wait_ms=own.max() - own[rank], cpu_ns=cpu_ns)
+    waiting_for_cores(build, 2)
+    assert ("CR05" in found(build)) is by_cpu_time
 
 
 def test_nan_loss_with_step_rank_and_lr(tmp_path):

@@ -217,6 +217,21 @@ def test_shared_memory(tmp_path):
     assert list(found(failing(tmp_path, message=message))) == ["HC07"]
 
 
+@pytest.mark.parametrize(("used_mib", "total_mib"), [(63, 64), (3, 64), (30_000, 30_720)])
+def test_shared_memory_that_is_full_or_small(tmp_path, used_mib, total_mib):
+    build = failing(tmp_path, message="DataLoader worker (pid 7) is killed by signal: Bus error.")
+    used = {"shm_used_bytes": used_mib << 20, "shm_total_bytes": total_mib << 20}
+    build.sample("host", t_ns=T0, **used)
+    assert list(found(build)) == ["HC07"]
+
+
+def test_a_bus_error_beside_much_free_shared_memory_is_of_a_mapped_file(tmp_path):
+    build = failing(tmp_path, message="DataLoader worker (pid 7) is killed by signal: Bus error.")
+    build.sample("host", t_ns=T0, shm_used_bytes=3 << 20, shm_total_bytes=24_000 << 20)
+    (crash,) = found(build).values()
+    assert crash.id == "HC06" and "os.replace()" in crash.fix
+
+
 @pytest.mark.parametrize(
     ("kills", "code", "ids"), [(1, 137, ["HC05"]), (0, 137, ["HC09"]), (1, 0, [])]
 )

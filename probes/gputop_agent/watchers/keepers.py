@@ -11,21 +11,22 @@ import sys
 from collections import Counter, OrderedDict, deque
 from functools import partial
 from time import monotonic_ns
-from types import CellType, FunctionType
+from types import CellType, FrameType, FunctionType, TracebackType
 
 from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
 MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
-MAX_DEPTH = 4
+MAX_DEPTH, MAX_VISITED = 4, 400
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
 MAX_SHAPES = 2
 _MAPS = dict, OrderedDict
 PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, partial
-_BETWEEN = (tuple, list, *_CLOSURES, *_MAPS)
+_FAILED = FrameType, TracebackType  # of an exception that is kept
+_BETWEEN = (tuple, list, *_CLOSURES, *_FAILED, *_MAPS)
 
 
 class GrowingContainer:
@@ -112,9 +113,9 @@ def _pile_above(thing, ours):
 
     A long dict may be one of many, as states of a model are: then it is the list of them.
     """
-    level, visited = [thing], set()
+    level, visited, depth = [thing], set(), 0
     long_map = None
-    for _ in range(MAX_DEPTH):
+    while depth < MAX_DEPTH and len(visited) < MAX_VISITED:
         above = []
         for holder in gc.get_referrers(*level):
             if id(holder) in visited or any(
@@ -128,11 +129,13 @@ def _pile_above(thing, ours):
                 if type(holder) not in _MAPS:
                     return holder
                 long_map = holder if long_map is None else long_map
-            if type(holder) in _BETWEEN or is_the_users(holder):
+            if type(holder) in _BETWEEN or isinstance(holder, Exception) or is_the_users(holder):
                 above.append(holder)
         level = above
         if not level or len(level) > MIN_LENGTH:
             break
+        # a traceback has one link for each function that the exception passed through
+        depth += not any(type(holder) in _FAILED for holder in level)
     return long_map
 
 

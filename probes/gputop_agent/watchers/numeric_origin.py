@@ -18,6 +18,8 @@ from gputop_agent.watchers.numeric_pass import is_bad, largest
 
 LOSS = "loss"  # stands for a layer where the operation lies after the model
 INPUT = "input"
+#: of BatchNorm: in training its forward writes them and reads the batch's own instead
+_RUNNING = ("running_mean", "running_var")
 MAX_WEIGHTS, MAX_VALUES = 200, 4096  # that a first look takes: NaN spreads over all of a model
 
 
@@ -35,7 +37,9 @@ def bad_weights(layers):
             if graph_origin.is_finite(parameter) is False:
                 bad.setdefault(index, []).append(name)
         for name, buffer in list((module.__dict__.get("_buffers") or {}).items()):
-            if buffer is not None and graph_origin.is_finite(buffer) is False:
+            if buffer is None or (module.training and name in _RUNNING):
+                continue
+            if graph_origin.is_finite(buffer) is False:
                 bad.setdefault(index, []).append(name)
     return bad, trained
 

@@ -72,6 +72,13 @@ def _disk_full(match: re.Match[str], folder: str, place: str) -> str:
     return f"the disk is full (`df -h`, for /dev/shm too): make room, or write elsewhere{place}"
 
 
+def _bus_error(match: re.Match[str], folder: str, place: str) -> str:
+    return (
+        "/dev/shm had room: look for a mapped file (np.memmap, mmap, safetensors, Arrow) that is "
+        "cut or written anew while workers read it; write another one and os.replace() it"
+    )
+
+
 def _not_permitted(match: re.Match[str], folder: str, place: str) -> str:
     return f"{match['path']} may not be opened so: change its owner or mode, or the path{place}"
 
@@ -117,6 +124,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
         ),
         _not_reached,
     ),
+    (re.compile("is killed by signal: Bus error"), _bus_error),
     (re.compile(r"\[Errno 28\]|No space left on device"), _disk_full),
     (re.compile(r"^PermissionError: \[Errno 13\] .*?: '(?P<path>[^']+)'"), _not_permitted),
 )

@@ -21,6 +21,8 @@ from gputop_analysis.view import Array, RunView
 
 LEAST = 1.05
 """The slowest rank of a step takes so many times as long as the median one."""
+LEAST_BY_CHANCE = 1.15
+"""The same where compute does not follow the batches' lengths."""
 NEARLY_ALWAYS = 0.9
 """Part of the steps in which one rank is the slowest, from which the ranks do not take turns. Where
 compute does not follow the batches' lengths, half way from an even share to all of them is enough:
@@ -39,7 +41,8 @@ it is one rank in a noisy run.
     no_use="by length: where inputs are no tokens, or with an IterableDataset",
     reads="compute of each rank per step, tokens per rank",
     silent=(
-        "a persistent straggler (CR01 to CR04); fewer than 20 common steps; cores that are scarce"
+        "a persistent straggler (CR01 to CR04); fewer than 20 common steps; cores that are scarce, "
+        "unless CPU time is as uneven"
     ),
     traps="few steps, in which chance looks like a pattern",
     seen_on=CPU,
@@ -54,7 +57,7 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     by_step = _compute_by_step(view) if straggler(view) is None else None
     if by_step is None:
         return None
-    compute, tokens = by_step
+    compute, tokens, cpu = by_step
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
     if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
         return None
@@ -65,10 +68,10 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
     ratio = block_bootstrap(slowest, middle)
     lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
-    needed = LEAST if by_length else 1.15
-    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (
-        not by_length and _oversubscribed(view)
-    ):
+    needed = LEAST if by_length else LEAST_BY_CHANCE
+    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS):
+        return None
+    if not by_length and _oversubscribed(view) and not _uneven_by_cpu_time(cpu):
         return None
     if by_length:
         length_text = f"; compute follows tokens per rank (correlation {follows:.2f})"
@@ -123,8 +126,9 @@ def _told(value: float | None) -> float | str:
     return "all ranks have the same" if value is None else value
 
 
-def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
-    """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none).
+def _compute_by_step(view: RunView) -> tuple[Array, Array, Array] | None:
+    """Steps x ranks: milliseconds without waiting, tokens (samples where there are none), and CPU
+    time in milliseconds.
 
     Of steps whose wait is known on every rank and that are not folded with others; None for too few
     of them.
@@ -139,16 +143,23 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
     if len(shared) < ENOUGH_STEPS:
         return None
     at = [np.searchsorted(steps, shared) for steps, *_ in tables]
-    compute, tokens, samples = (
+    compute, tokens, samples, cpu = (
         np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1)
-        for column in (1, 2, 3)
+        for column in (1, 2, 3, 4)
     )
-    return compute, tokens if tokens.any() else samples
+    return compute, tokens if tokens.any() else samples, cpu
 
 
-def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
-    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known
-    wait.
+def _uneven_by_cpu_time(cpu: Array) -> bool:
+    """Whether ranks also use as unequal CPU time, which no lack of cores makes them do."""
+    known = cpu[(cpu > 0).all(axis=1)]
+    slowest, middle = known.max(axis=1).sum(), np.median(known, axis=1).sum()
+    return len(known) >= ENOUGH_STEPS and bool(slowest > LEAST_BY_CHANCE * middle)
+
+
+def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Steps, compute in milliseconds, tokens, samples and CPU time in milliseconds of one rank's
+    steady steps with a known wait.
     """
     places = np.flatnonzero(series.steady & (series.n_steps == 1))
     comm = last_attempt(comm)
@@ -158,7 +169,8 @@ def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Arr
     known_steps[known_steps] = waited[at[known_steps]] == steps[known_steps]
     rows = series.rows.take(places[known_steps])
     compute = (rows["wall_ns"] - comm["wait_ns"][at[known_steps]]) / 1e6
-    return steps[known_steps], compute, rows["tokens"].astype(float), rows["samples"].astype(float)
+    tokens, samples, cpu_ns = (rows[name].astype(float) for name in ("tokens", "samples", "cpu_ns"))
+    return steps[known_steps], compute, tokens, samples, cpu_ns / 1e6
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:
