@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gputop.feed.snapshot import Notice, Snapshot
-from gputop_probes.record.reader import RunRecord
+
+if TYPE_CHECKING:
+    from gputop_probes.record.reader import RunRecord
 
 NOTICE_TYPES = ("profile", "stack_dump", "memory_snapshot")
 
