@@ -467,13 +467,14 @@ def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
 
 
 def test_footer_shows_whole_keys_only():
-    assert row_text(footer.draw(footer.places("live", True, 30), "live")).split() == [
+    assert row_text(footer.draw(footer.places("live", True, 31), "live")).split() == [
         "q",
         "quit",
         "?",
         "help",
         "f",
         "findings",
+        "…",
     ]
     assert "seek" in row_text(footer.draw(footer.places("replay", False, 200), "replay"))
     assert "seek" not in row_text(footer.draw(footer.places("live", True, 200), "live"))
@@ -489,7 +490,9 @@ def test_a_key_of_the_footer_says_what_it_does_where_the_focus_is():
     assert "w worst" in row_text(
         footer.draw(footer.places("live", True, 200, panel="findings"), "live")
     )
-    assert [p.action.screen for p in in_findings if p.action.key == "w"] == ["findings"]
+    assert [p.action.screen for p in in_findings if p.action and p.action.key == "w"] == [
+        "findings"
+    ]
     seeking = row_text(footer.draw(footer.places("replay", False, 200, panel="history"), "replay"))
     assert "← → seek" in seeking  # a replay's arrows seek there too, unless it is zoomed
 
@@ -497,7 +500,7 @@ def test_a_key_of_the_footer_says_what_it_does_where_the_focus_is():
 def test_the_position_bar_has_its_dot_where_the_replay_stands():
     row = footer.position_bar(Position(50, 0, 100, 2.0, True), 80)
     text = row_text(row)
-    assert row_width(row) == 80 and "▶ 2x" in text and 0.4 < text.index("●") / 80 < 0.6
+    assert row_width(row) == 80 and "▶  2x" in text and 0.4 < text.index("●") / 80 < 0.6
 
 
 def test_a_finding_shows_its_rent_where_there_is_room():

@@ -425,7 +425,7 @@ def running_position(running):
 @pytest.mark.parametrize(("id", "kind"), [("numerics", NumericsScreen), ("all_ranks", RanksScreen)])
 async def test_a_key_of_the_footer_is_a_button(running, id, kind):
     async with started(running) as (app, pilot):
-        place = next(p for p in places("live", False, 120) if p.action.id == id)
+        place = next(p for p in places("live", False, 120) if p.action and p.action.id == id)
         await pilot.click("#footer", offset=(place.start + 1, 0))
         await settle(app, pilot)
         assert isinstance(app.screen, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from textual.events import Click
@@ -16,6 +16,8 @@ from gputop.widgets.canvas import Canvas
 
 GAPS = (3, 2)
 """Columns between two keys: the wider where all of them fit so."""
+MARGIN = 1
+"""Columns at both ends."""
 
 
 class KeyCells(NamedTuple):
@@ -23,7 +25,8 @@ class KeyCells(NamedTuple):
 
     start: int
     end: int
-    action: Action
+    action: Action | None
+    """None: the sign that keys are left out."""
 
 
 def places(
@@ -37,20 +40,41 @@ def places(
     zoomed: bool = False,
     idle: frozenset[str] = frozenset(),
 ) -> list[KeyCells]:
-    """Where keys stand, in the order of importance, as many as fit; ``panel`` has the focus, the
-    ``idle`` actions have nothing to act on.
+    """Where keys stand, in the order of importance, as many as fit, help among them; ``panel`` has
+    the focus, the ``idle`` actions have nothing to act on.
     """
     offered = [a for a in in_footer(screen, mode, panel, zoomed=zoomed) if a.id not in idle]
     actions = [action for action in offered if applies(action, mode, control, ended)]
-    widths = [row_width(_item(action, mode)) for action in actions]
-    wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
-    gap, start = GAPS[not wide], 1
+    widths = {action.id: row_width(_item(action, mode)) for action in actions}
+    room = width - 2 * MARGIN
+    gap = GAPS[sum(widths.values()) + GAPS[0] * (len(actions) - 1) > room]
     result: list[KeyCells] = []
-    for action, cells in zip(actions, widths, strict=True):
-        if start + cells <= width:
-            result.append(KeyCells(start, start + cells, action))
-            start += cells + gap
+    start = MARGIN
+    for action in _fitting(actions, widths, room, gap):
+        end = start + widths[action.id]
+        result.append(KeyCells(start, end, action))
+        start = end + gap
+    if len(result) < len(actions):
+        result.append(KeyCells(start, start + 1, None))
     return result
+
+
+def _fitting(
+    actions: Sequence[Action], widths: Mapping[str, int], room: int, gap: int
+) -> list[Action]:
+    """All of them, or the most important ones with help, which lists the others, and room for the
+    sign that some are left out.
+    """
+    if sum(widths.values()) + gap * (len(actions) - 1) <= room:
+        return list(actions)
+    kept = {action.id for action in actions if action.id == "help"}
+    left_over = room - 1 - sum(widths[name] + gap for name in kept)
+    for action in actions:
+        cells = widths[action.id] + gap
+        if action.id not in kept and cells <= left_over:
+            kept.add(action.id)
+            left_over -= cells
+    return [action for action in actions if action.id in kept]
 
 
 def draw(keys: Sequence[KeyCells], mode: str) -> Row:
@@ -58,7 +82,8 @@ def draw(keys: Sequence[KeyCells], mode: str) -> Row:
     row: Row = [(" ", "")]
     for key in keys:
         gap = key.start - row_width(row)
-        row += [(" " * gap, ""), *_item(key.action, mode)]
+        item = _item(key.action, mode) if key.action else [("…", "muted")]
+        row += [(" " * gap, ""), *item]
     return row
 
 
@@ -67,12 +92,12 @@ def _item(action: Action, mode: str) -> Row:
 
 
 def position_bar(position: Position, width: int) -> Row:
-    """Where the replay stands: ``▶ 1x  0:12 ━━━━━●──── 1:40``."""
+    """Where the replay stands: ``▶  1x  0:12 ━━━━━●──── 1:40``."""
     glyph = "▶" if position.playing else "‖"
     total = numbers.clock((position.end_ns - position.start_ns) / 1e9)
     here = numbers.clock((position.at_ns - position.start_ns) / 1e9).rjust(len(total))
     speed = f"{position.speed:g}x".ljust(4)
-    start: Row = [(f" {glyph} ", "accent"), (speed, "text"), (here + " ", "text")]
+    start: Row = [(f" {glyph}  ", "accent"), (speed, "text"), (here + " ", "text")]
     end: Row = [(" " + total + " ", "muted")]
     cells = max(width - row_width(start) - row_width(end), 1)
     done = min(int(position.share * (cells - 1)), cells - 1)
@@ -121,7 +146,7 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed", "
             self._seek(event.x)
             return
         for key in self._keys(self.size.width):
-            if key.start <= event.x < key.end:
+            if key.action and key.start <= event.x < key.end:
                 self.app.call_later(self.screen.run_action, target(key.action))
 
     def _keys(self, width: int) -> list[KeyCells]:
