@@ -432,6 +432,9 @@ async def test_a_record_that_cannot_be_read_says_where_it_lies_and_what_can_be_d
     told = first_snapshot(running.run_dir)._replace(problem="run.json: cut off in the middle")
     async with started(told, size=size) as (app, _):
         text = screen_text(app)
-        assert "✖ run.json: cut off in the middle" in text and running.run_dir.name in text
+        assert (
+            "✖ The record cannot be read: run.json: cut off" in text
+            and running.run_dir.name in text
+        )
         assert "wait" in text and "Findings" not in text and "History" not in text
         assert "b budget" not in text and "? help" in text

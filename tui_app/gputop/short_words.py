@@ -24,7 +24,7 @@ SCREENS: tuple[tuple[str, str], ...] = (
     *PLAN,
     (r"▲\d", "▲ tight: fits with little to spare"),
     (r"≈ +\d+ GB", "≈: uncertain, or only some GPUs of this size"),
-    (r"\bcache\b.* given back|\bjust$", "just: once the allocator has given its cache back"),
+    (r"(?m)\bjust$", "just: once the allocator has given its cache back"),
     (r"\blikely \d", "likely: nine of ten measurements lay between"),
     (r"\btrace tier\b", "trace tier: the modules themselves, run on fake tensors"),
     (r"\bprofile tier\b", "profile tier: sized from a recorded step of such a model"),

@@ -99,13 +99,12 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
 
 def unreadable(snapshot: Snapshot, width: int) -> list[Row]:
     """Why nothing of the record could be read, where it lies, and what can be done."""
+    why = wrap(f"The record cannot be read: {snapshot.problem}", width - 2)
     rows: list[Row] = [
         [("✖ " if index == 0 else "  ", "critical"), (line, "text")]
-        for index, line in enumerate(wrap(snapshot.problem, width - 2))
+        for index, line in enumerate(why)
     ]
-    place = hanging(f"  {snapshot.run_dir}", width)
-    rows += [[], *say("Nothing of this record could be read:", width)]
-    rows += [[(line, "text")] for line in place]
+    rows += [[(line, "text")] for line in hanging(f"  {snapshot.run_dir}", width)]
     ways = (line for way in WHAT_CAN_BE_DONE for line in hanging(f"· {way}", width))
     return [*rows, [], *([(line, "muted")] for line in ways)]
 
