@@ -187,9 +187,12 @@ def many_ranks(stage: Stage) -> GputopApp:
 
 
 def unreadable(stage: Stage) -> GputopApp:
-    """A record that is not there."""
-    problem = "run.json: cut off in the middle"
-    return still(first_snapshot(stage.running.run_dir)._replace(problem=problem))
+    """A record that was cut off; what it says of its place is the same everywhere."""
+    run_dir = stage.running.run_dir
+    told = first_snapshot(run_dir)._replace(
+        problem="run.json: cut off in the middle", run_dir=Path("/home/you/runs/20240101-train")
+    )
+    return GputopApp(Source(run_dir, "live"), FixedClock(), StillFeed(told), ticking=False)
 
 
 def profiled(stage: Stage) -> GputopApp:

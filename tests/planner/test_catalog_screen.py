@@ -228,3 +228,32 @@ async def test_the_table_opens_at_the_gpu_that_the_run_uses(used, name):
         app.push_screen(CatalogScreen(used=used))
         await settle(app, pilot)
         assert name in app.screen.table.chosen.spec.name
+
+
+def test_makers_stand_together_and_their_generations_in_order(rows):
+    makers = [row.spec.vendor for row in rows]
+    assert makers == sorted(makers, key=makers.index)
+    pascal = [row.spec.name for row in rows if row.spec.architecture == "Pascal"]
+    at = [row.spec.name for row in rows].index
+    assert at("K80") < at("M40-12GB") < at("P40") < at("V100-SXM2-16GB") < at("H100-SXM5-80GB")
+    assert at(pascal[-1]) - at(pascal[0]) == len(pascal) - 1
+
+
+def test_what_is_not_known_is_no_zero_and_what_no_source_confirms_has_its_sign(rows):
+    named = {row.spec.name: row for row in rows}
+    drawn = row_text(catalog.line(named["MI308X"], 94, False, " ", catalog.columns(94)))
+    assert "MI308X?" in drawn and " 0 " not in drawn and named["MI308X"].tflops == 0
+    for name in ("B100-SXM-192GB", "GH200-144GB", "A10G"):
+        assert named[name].spec.doubtful, name
+    assert not any("as recalled" in f"{one.spec.source} {one.spec.cross_check}" for one in rows)
+    assert feed.facts(named["GH200-144GB"])["links"] == "NVLink 4 + C2C 900 GB/s"
+
+
+async def test_facts_stand_beside_the_table_on_a_wide_terminal():
+    app = CatalogApp()
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settle(app, pilot)
+        assert app.screen.facts.region.x >= app.screen.table.region.right
+        await pilot.resize_terminal(120, 40)
+        await settle(app, pilot)
+        assert app.screen.facts.region.y >= app.screen.table.region.bottom

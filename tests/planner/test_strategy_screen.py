@@ -19,7 +19,7 @@ from gputop.feed.whatif import of_run
 from gputop.render import plan
 from gputop.render.rows import row_text, row_width
 from gputop.screens.dialog import ChoiceDialog, TextDialog
-from gputop.screens.pareto import TICKS, ParetoDialog, even_ticks
+from gputop.screens.pareto import TICKS, ParetoDialog, even_ticks, key, markers, top_of
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.whatif import WhatIfDialog, table
 from gputop.widgets.plan_panes import notice_rows
@@ -85,7 +85,7 @@ def test_rows_fit_and_bars_share_a_scale(planned, width):
     rows += plan.form(planned.ask, 3, min(width, 40), True)
     assert all(row_width(row) <= width for row in rows)
     assert "x" in row_text(plan.table(planned, 160, 3, 0, None, marked=(), base_s=10.0)[1])
-    assert row_text(rows[1]).startswith("A ") and row_text(rows[3]).startswith("B ")
+    assert row_text(rows[1]).startswith("A") and row_text(rows[3]).startswith("B  ")
 
 
 def test_the_parts_of_a_bar_add_up(planned):
@@ -309,3 +309,60 @@ def test_ticks_are_round_and_enclose(low, high, expected):
     at = even_ticks(low, high)
     assert (at[0] <= low and high <= at[-1] and 2 <= len(at) <= TICKS + 1) or low == high
     assert expected is None or at == expected
+
+
+@pytest.mark.parametrize("width", [28, 46, 90])
+def test_side_by_side_has_a_column_for_each_mark(planned, width):
+    two = planned.choices[:2]
+    text = [row_text(row) for row in plan.bars(two, width, mono=True)]
+    head, compute = text[2], next(line for line in text if line.startswith("c compute"))
+    assert all(len(line) <= width for line in text)
+    assert "A" in head and "B" in head and compute.count("s") == 2
+    assert (two[0].name in head) == (width >= 90)
+    assert len(set(plan.LETTERS.values())) == len(plan.LETTERS), "a letter stands for one part"
+    four = [row_text(row) for row in plan.bars(planned.choices[:4], width, mono=True)]
+    assert four[4].endswith(" …") == (width < 46) and all(len(line) <= width for line in four)
+
+
+def test_a_marked_strategy_keeps_the_sign_of_the_one_to_run(planned):
+    at = next(i for i, one in enumerate(planned.choices) if one.index == planned.pick.index)
+    drawn = plan.table(planned, 90, at + 2, 0, None, marked=(at,))
+    assert row_text(drawn[at + 1]).startswith(f"A{plan.PICK} {planned.pick.name}")
+
+
+async def test_on_a_small_terminal_the_marked_rows_stay_in_sight(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(60, 20)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "tab", "space", "down", "space")
+        marks = [line.split()[0] for line in app.screen.table.drawn_text.splitlines() if line]
+        assert [mark[0] for mark in marks if mark[0] in "AB"] == ["A", "B"]
+    assert len(notice_rows("word " * 40, 60, 1)) == 1 and len(notice_rows("word " * 40, 60)) > 2
+
+
+async def test_parts_stand_beside_the_table_on_a_wide_terminal_and_below_it_again(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settle(app, pilot)
+        parts = app.screen.query_one("#parts")
+        assert parts.region.x > app.screen.table.region.right - 2
+        await pilot.resize_terminal(120, 40)
+        await settle(app, pilot)
+        assert parts.region.y >= app.screen.table.region.bottom
+
+
+def test_the_plot_says_what_each_glyph_is(planned):
+    found = markers(planned, planned.choices[1], planned.choices[2:4])
+    words = key(found, 9.0)
+    assert f"· the {planned.fitting:,} that fit" in words or f"of {planned.fitting:,} that" in words
+    assert f"A {planned.choices[2].name} | B {planned.choices[3].name}" in words
+    assert "✓ the one to run" in words and "the run's step" in words
+    assert len(markers(planned, planned.pick, ())) == 3, "the one to run is chosen: one glyph"
+
+
+@pytest.mark.parametrize("rows", [5, 12, 31])
+def test_ticks_lie_as_many_rows_apart(rows):
+    at = even_ticks(12.0, 78.0, max(min(TICKS, rows // 2), 2))
+    top = top_of(at, rows)
+    each = (rows - 1) * (at[1] - at[0]) / (top - at[0])
+    assert top >= at[-1] and (each == pytest.approx(round(each)) or rows < len(at))

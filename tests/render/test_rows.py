@@ -83,3 +83,15 @@ def test_a_figure_and_its_unit_stay_together_where_a_text_is_broken_or_cut():
                 assert len(line) <= width
                 assert not re.search(r"(47|52|95|50|0\.9)…?$", line) or width < 16, (width, line)
         assert " ".join(wrap(text, width)) == text
+
+
+def test_a_path_is_broken_behind_a_slash_and_no_width_is_endless():
+    path = "lora/llama/half/checkpointing-full/loss-plain/sdpa,"
+    lines = rows.wrap(f"event profile {path} traced", 24)
+    assert all(len(line) <= 24 for line in lines) and all(line[0].isalnum() for line in lines)
+    assert "lora/llama/half/" in lines and not any(line.startswith(",") for line in lines)
+    assert rows.wrap("ab c", 0) == ["a", "b", "c"]
+
+
+def test_further_lines_of_an_entry_stand_below_its_words():
+    assert rows.hanging("- one two three", 10) == ["- one two", "  three"]

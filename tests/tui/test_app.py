@@ -14,6 +14,7 @@ from tui_support import FakeControl
 
 from gputop.actions import ACTIONS, OF_THE_APP, Action, on_screen, target
 from gputop.app.application import GputopApp
+from gputop.feed.snapshot import first_snapshot
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.catalog import CatalogScreen
 from gputop.screens.comparison import ComparisonScreen
@@ -425,3 +426,16 @@ async def test_any_theme_has_the_roles(running):
             app.theme = name
             await pilot.pause()
         assert "Where a step goes" in screen_text(app)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (120, 40)])
+async def test_a_record_that_cannot_be_read_says_where_it_lies_and_what_can_be_done(running, size):
+    told = first_snapshot(running.run_dir)._replace(problem="run.json: cut off in the middle")
+    async with started(told, size=size) as (app, _):
+        text = screen_text(app)
+        assert (
+            "✖ The record cannot be read: run.json: cut off" in text
+            and running.run_dir.name in text
+        )
+        assert "wait" in text and "Findings" not in text and "History" not in text
+        assert "b budget" not in text and "? help" in text

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gputop.actions import in_footer
 from gputop.app import keymap
 
 
@@ -27,3 +28,8 @@ def test_a_broken_file_is_named_and_not_used(tmp_path, content):
 def test_the_file_lies_in_the_configuration_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert keymap.path() == tmp_path / "gputop" / "keys.json"
+
+
+@pytest.mark.parametrize("screen", ["estimator", "strategy", "catalog", "runs", "comparison"])
+def test_help_stands_behind_the_way_back_in_the_footer_of_a_screen(screen):
+    assert [action.id for action in in_footer(screen)][:2] == ["back", "help"]

@@ -12,7 +12,7 @@ from tui_support import START_NS, FixedClock, write_run
 from gputop.app.runs import RunsApp
 from gputop.feed import runs
 from gputop.feed.runs import RunsView
-from gputop.render.comparison import whisker
+from gputop.render.comparison import Difference, differences, whisker
 from gputop.render.rows import row_text
 from gputop.screens.comparison import ComparisonScreen
 from gputop.screens.runs import RunsScreen
@@ -214,3 +214,34 @@ def test_an_interval_stands_on_its_side_of_zero():
     assert slower.index("│") < slower.index("━") and faster.index("●") < faster.index("│")
     assert "┃" in unsure or unsure.index("━") < 10 < unsure.rindex("━")
     assert len(slower) == len(faster) == len(unsure) == 21
+
+
+@pytest.mark.parametrize("width", [58, 78, 118])
+def test_differences_lie_between_the_ends_of_their_scale(width):
+    lines = [
+        Difference("data", "data", 4.4, 1.9, Interval(-2.5, -2.58, -2.42)),
+        Difference("h2d", "h2d", 0.2, 0.2, Interval(0.0, -0.3, 0.3)),
+        Difference("rank 0", "", 14.9, 15.0, Interval(0.1, -0.7, 0.9)),
+    ]
+    head, *rows = (row_text(row) for row in differences("ms a step", lines, width))
+    assert all(len(row) <= width for row in (head, *rows))
+    assert "−2.58" in head and "+2.58" in head
+    assert "−2.50*" in rows[0] and "*" not in rows[1] + rows[2], "only what is sure"
+    assert rows[0].startswith("■ data ") and rows[2].startswith("rank 0")
+    points = {row.index(".") for row in rows}
+    assert len(points) == 1, "points below each other"
+    _, _, scale = rows[1].rpartition("  ")[2].strip().partition("━")
+    assert "━" + scale == ("━" + scale)[::-1], "as far to either side"
+
+
+def test_the_verdict_tells_less_time_and_is_not_told_twice():
+    import gputop_probes.runs as recorded
+    from gputop.feed.comparison import read_comparison
+    from gputop.render import comparison
+
+    a, b = (recorded.find_run(name) for name in ("20240101-slow", "20240102-fast"))
+    text = "\n".join(row_text(row) for row in comparison.draw(read_comparison(a, b), 118))
+    assert " % less time, 1." in text and "% faster" not in text
+    assert "\nspeed" not in text and text.count("less time") == 1
+    heads = [line for line in text.splitlines() if line.startswith(("ms a step", "Memory"))]
+    assert len(heads) == 2 and all(" A " in head and " B " in head for head in heads)

@@ -15,13 +15,18 @@ from gputop.app.estimator import EstimatorApp
 from gputop.feed.build import build
 from gputop.feed.estimator import Estimator, RunSetup
 from gputop.feed.examples import EXAMPLES
-from gputop.feed.form import GPUS, Form, applies, command, differences
+from gputop.feed.form import GPUS, Form, applies, command, differences, shown
 from gputop.feed.plots import Trouble
+from gputop.render import vram_fits
+from gputop.render.rows import row_text
+from gputop.render.vram import short_gpu
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.models import ModelDialog, matching
 from gputop.tracing import Watch, run
+from gputop.widgets.estimate_form import draw as draw_form
 from gputop_analysis import catalog
+from gputop_analysis.vram.fits import computes
 from gputop_analysis.vram.options import OPTION, setup_of
 from gputop_analysis.vram.rules import check
 from gputop_probes.record.reader import RunRecord
@@ -367,3 +372,68 @@ async def test_where_a_setup_comes_from_is_seen_in_a_narrow_terminal(running, se
         )
         await settle(app, pilot)
         assert "from run 202" in screen_text(app).splitlines()[0]
+
+
+# ---- where it fits, and the form
+
+
+@pytest.fixture(scope="module")
+def estimate():
+    from gputop.api import answer
+
+    values = {"seq": 4096, "lora_rank": 16, "checkpointing": "full"}
+    return answer(setup_of(catalog.model("llama-3.1-8b"), values))
+
+
+@pytest.mark.parametrize("width", [26, 47, 78, 125])
+@pytest.mark.parametrize("limit", [2, 6, 99])
+def test_all_sizes_are_told_or_that_there_are_larger_ones(estimate, width, limit):
+    found = vram_fits.sizes(estimate)
+    drawn = vram_fits.rows(found, width, limit)
+    text = [row_text(row) for row in drawn]
+    assert all(len(line) <= width for line in text) and len(drawn) <= limit
+    if limit == 99:
+        assert len(drawn) == len(found) and "288 GB" in text[-1]
+    if limit == 6:
+        assert text[-1].startswith("… and larger: ") and "288 GB" in text[-1]
+
+
+def test_only_gpus_that_compute_in_the_dtype_are_named(estimate):
+    assert estimate.setup.dtype == "bf16"
+    named = {name for size in vram_fits.sizes(estimate) for name in size.names}
+    assert "V100" not in named and "P100" not in named and {"H100", "A4500", "MI300X"} <= named
+    for lever in estimate.levers:
+        if lever.gpu:
+            assert computes(catalog.gpu(lever.gpu), "bf16") and short_gpu(lever.gpu) in named
+    assert short_gpu("GeForce RTX 5080") == "RTX 5080" and short_gpu("P100-PCIe-16GB") == "P100"
+
+
+@pytest.mark.parametrize("width", [30, 40, 46])
+def test_a_line_of_the_form_is_cut_only_where_it_is_full(estimate, width):
+    form = Form(estimate.setup)
+    for line, row in zip(form.lines(), lines_of(form, width), strict=True):
+        text = row_text(row)
+        assert len(text) == width
+        if len(line.label) + len(shown(line)) <= width - 4:
+            assert line.label in text and shown(line) in text
+        else:
+            assert "…" in text
+
+
+def lines_of(form, width):
+    """The form without its headings."""
+    drawn = draw_form(form, width, 0, True)
+    return [row for row in drawn if len(row) > 1]
+
+
+@pytest.mark.parametrize("size", [(60, 20), (120, 40), (200, 60)])
+async def test_the_list_of_models_uses_the_rows_and_says_how_many_there_are(setup, size):
+    app = EstimatorApp(setup)
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "slash")
+        text = screen_text(app)
+        shown_ = [name for name, _ in matching("") if f" {name} " in text]
+        assert f"of {len(matching(''))}" in text and len(shown_) >= size[1] * 0.92 - 14
+        if size[0] < 100:
+            assert all(line.startswith(("│", "╭", "╰")) for line in text.splitlines()[5:12])

@@ -134,10 +134,10 @@ _ESTIMATOR_KEYS = (
 _STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto")
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
-    *("back", "quit", "compare", "swap", "worst", "sort"),
+    *("back", "help", "quit", "compare", "swap", "worst", "sort"),
     *(*_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
     *("sort_layers", "fold_layers", "layers_rank", "next_table"),
-    *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
+    *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export"),
 )
 """Footer of those screens, by importance."""
 _FORM = frozenset(

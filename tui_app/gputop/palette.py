@@ -76,7 +76,7 @@ MEMORY: dict[str, BudgetStyle] = {
     "activations": BudgetStyle("activations", "a"),
     "logits_loss": BudgetStyle("logits", "l"),
     "communication": BudgetStyle("comm", "c"),
-    "temporaries": BudgetStyle("other", "t"),
+    "temporaries": BudgetStyle("compile", "t"),
     "measured_difference": BudgetStyle("accent", "d"),
     "cached": BudgetStyle("reserved", "r"),
     "context": BudgetStyle("foreign", "x"),

@@ -27,7 +27,7 @@ COMMON = (
     "MI300X",
 )
 """GPUs that forms step through."""
-_DOUBTS = ("low confidence", "not confirmed", "unverified", "doubt", "conflict")
+_DOUBTS = ("low confidence", "not confirmed", "not verified", "unverified", "doubt", "conflict")
 _FLOPS = {
     "fp32": "fp32_tflops",
     "tf32": "tf32_tflops_dense",

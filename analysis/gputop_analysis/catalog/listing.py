@@ -67,8 +67,8 @@ class Listed:
 
 
 def listed(extra: Iterable[Offer] = ()) -> list[Listed]:
-    """Every GPU in the table's order; ``extra`` are the user's own offers, which come before the
-    packaged ones.
+    """Every GPU by maker and generation; ``extra`` are the user's own offers, which come before
+    the packaged ones.
     """
     offers_by_gpu: dict[str, list[Offer]] = {}
     for offer in extra:
@@ -78,8 +78,30 @@ def listed(extra: Iterable[Offer] = ()) -> list[Listed]:
         packaged.setdefault(offer.gpu, []).append(offer)
     return [
         _listed(spec, offers_by_gpu.get(spec.name) or packaged.get(spec.name) or [])
-        for spec in gpus()
+        for spec in _by_maker(gpus())
     ]
+
+
+def _by_maker(specs: Iterable[GpuSpec]) -> list[GpuSpec]:
+    """Makers in the order of the table, of each the older architecture first; those of one
+    architecture as in the table.
+    """
+    specs = list(specs)
+    makers = list(dict.fromkeys(spec.vendor for spec in specs))
+    began: dict[str, int] = {}
+    for spec in specs:
+        generation = _generation(spec)
+        began[generation] = min(spec.release_year, began.get(generation, spec.release_year))
+
+    def place(spec: GpuSpec) -> tuple[int, int, str]:
+        return makers.index(spec.vendor), began[_generation(spec)], _generation(spec)
+
+    return sorted(specs, key=place)
+
+
+def _generation(spec: GpuSpec) -> str:
+    """Its architecture without the chip: ``Blackwell`` of ``Blackwell (GB202)``."""
+    return spec.architecture.partition(" (")[0]
 
 
 def _listed(spec: GpuSpec, offers: list[Offer]) -> Listed:

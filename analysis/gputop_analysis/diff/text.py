@@ -32,6 +32,8 @@ _STYLE: dict[Judgement, str] = {
     "not comparable": "medium",
 }
 CHANGES_SHOWN = 30
+WORTH_A_FACTOR = 0.05
+"""Of a step: what is won in time is told as a speed too from here on."""
 GROUPS = {"code": "code", "environment": "machine", "config": "config"}
 
 
@@ -147,7 +149,7 @@ def _slower(speed: SpeedDiff) -> str:
 
 
 def _percent(slower: Interval) -> str:
-    """``18.7 % faster (95 % interval 9.5 to 27.0 %)``; from twice on as a factor."""
+    """``18.7 % less time, 1.23x (95 % interval 9.5 to 27.0 %)``; from twice on as a factor."""
     if slower.value >= 1:
         return (
             f"{times(1 + slower.value)} slower (95 % interval {times(1 + slower.low)} to "
@@ -159,7 +161,9 @@ def _percent(slower: Interval) -> str:
     if slower.value >= 0:
         word = "slower"
     else:
-        word = "faster"
+        word = "less time"
+        if slower.value <= -WORTH_A_FACTOR:
+            word += f", {1 / (1 + slower.value):.2f}x"
     value, low, high = (100 * x for x in slower)
     if slower.value < 0:
         value, low, high = -value, -high, -low

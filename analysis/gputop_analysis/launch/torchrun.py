@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gputop_analysis.launch.strategy import Launch, Strategy
+from gputop_analysis.text import counted
 
 PORT = 29500
 
@@ -58,8 +59,8 @@ def emit(strategy: Strategy) -> Launch:
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (
         f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), "
-        f"apply {wrapper}, and take micro-batches of {strategy.micro_batch}, "
-        f"{strategy.accumulation} to an optimizer step",
+        f"apply {wrapper}, and take micro-batches of {counted(strategy.micro_batch, 'sequence')}, "
+        f"{strategy.accumulation} per optimizer step",
     )
     return Launch(
         "torchrun", tuple(torchrun(strategy, [strategy.script, *strategy.arguments])), notes=notes

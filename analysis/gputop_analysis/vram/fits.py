@@ -10,6 +10,8 @@ from gputop_analysis.vram.overhead import CONTEXT, nccl
 from gputop_analysis.vram.rules import needs_fp8
 from gputop_analysis.vram.setup import Setup
 
+BF16_FROM = 8.0
+"""Compute capability of NVIDIA's first GPUs with bf16."""
 NEAR = 1.03
 """GPUs of one nominal size differ by less than this in what they leave."""
 
@@ -101,11 +103,20 @@ def _settle(need: Need, upwards: list[list[int]]) -> None:
 
 
 def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:
-    """The GPU of least memory on which it fits, of those with sure figures; None: on none."""
+    """The GPU of least memory on which it fits, of those with sure figures that compute in its
+    dtype; None: on none.
+    """
     besides = overhead(setup)
-    sure = (spec for spec in _gpus(setup) if not spec.doubtful)
+    sure = (spec for spec in _gpus(setup) if not spec.doubtful and computes(spec, setup.dtype))
     able = (spec for spec in sure if need.within(spec.usable_bytes - besides))
     return min(able, key=lambda spec: spec.usable_bytes, default=None)
+
+
+def computes(spec: catalog.GpuSpec, dtype: str) -> bool:
+    """Whether its units multiply in a dtype; NVIDIA's have bf16 from Ampere on."""
+    if dtype == "bf16" and spec.vendor == "NVIDIA":
+        return float(spec.compute_capability) >= BF16_FROM
+    return True
 
 
 def _gpus(setup: Setup) -> list[catalog.GpuSpec]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MOST_MARKED = 4
 ORDERS = ("", *SORTS)
-"""``""`` is the order of the table: by maker and generation."""
+"""``""`` is by maker and generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def facts(row: Listed) -> dict[str, str]:
     """All that is known of a GPU by what it is called; the name itself stands under ``""``."""
     spec = row.spec
     if spec.interconnect_gb_s:
-        link = f"{spec.interconnect} {spec.interconnect_gb_s:g} GB/s"
+        link = f"{spec.interconnect} {spec.interconnect_gb_s:,g} GB/s"
     else:
         link = spec.interconnect or MISSING
     rates = {

@@ -22,16 +22,17 @@ def launch_text(
     Raises:
         ValueError: the launcher cannot express the split; the message says which can.
     """
+    from gputop.render.rows import hanging
     from gputop_analysis.launch.emit import emit
     from gputop_analysis.launch.shell import folded
 
     launch = emit(strategy_of(ask, chosen), launcher)
     files = "".join(f"\n\n# {name}\n{text}" for name, text in launch.files.items())
-    notes = "".join(f"\n- {note}" for note in launch.notes)
+    notes = "\n".join(line for note in launch.notes for line in hanging(f"- {note}", width))
     shell = f"#!/bin/sh\nset -eu\n{folded(launch.command)}\n"
     return (
         folded(launch.command, width=width) + files,
-        "\n" + notes if notes else "",
+        "\n\n" + notes if notes else "",
         {COMMAND: shell, **launch.files},
     )
 

@@ -159,6 +159,11 @@ class Snapshot(NamedTuple):
     """What the screen above the main one asked for (``feed.pages``); None: none, or unread."""
 
     @property
+    def unreadable(self) -> bool:
+        """Whether nothing of the record has been read, and why is known."""
+        return self.unread and bool(self.problem)
+
+    @property
     def averaged_steps(self) -> str:
         """Of which steps the means are: ``last 1,000`` or ``steps 11+``."""
         run = self.summary

@@ -72,14 +72,20 @@ def apportion(values: Sequence[float], cells: int) -> list[int]:
 
 
 def stacked_bar(
-    values: Sequence[float], styles: Sequence[str], letters: Sequence[str], width: int, mono: bool
+    values: Sequence[float],
+    styles: Sequence[str],
+    letters: Sequence[str],
+    width: int,
+    mono: bool,
+    *,
+    block: str = "█",
 ) -> Row:
     """One bar split among ``values``; letters stand for the parts where there is no colour."""
     cells = apportion(values, width)
     pieces = []
     for n, style, letter in zip(cells, styles, letters, strict=True):
         if n:
-            pieces.append(((letter if mono else "█") * n, style))
+            pieces.append(((letter if mono else block) * n, style))
     return pieces
 
 

@@ -11,20 +11,20 @@ from gputop_analysis.catalog.listing import TERA, Listed
 from gputop_analysis.text import MISSING
 
 MARKS = "ABCD"
-WIDTHS = {"GiB": 7, "GB/s": 7, "TFLOPS": 8, "fp8": 7, "W": 6, "$/h": 7, "TF/$": 6, "year": 6}
+WIDTHS = {"GiB": 7, "GB/s": 7, "TFLOP/s": 9, "fp8": 7, "W": 7, "$/h": 7, "TF/$": 6, "year": 6}
 SORTED_BY = {
     "vram": "GiB",
-    "tflops": "TFLOPS",
+    "tflops": "TFLOP/s",
     "bandwidth": "GB/s",
     "price": "$/h",
     "price-performance": "TF/$",
     "year": "year",
 }
 """The column that an order follows."""
-_FIRST_TO_GO = ("year", "W", "fp8", "TF/$", "GB/s", "TFLOPS")
+_FIRST_TO_GO = ("year", "W", "fp8", "TF/$", "GB/s", "TFLOP/s")
 NAME = 24
 """Columns that a GPU's name should have, its mark included."""
-WIDEST = 92
+WIDEST = 94
 """No wider than the longest name needs: the eye has to get from there to the figures."""
 LABEL = 14
 
@@ -83,7 +83,7 @@ def line(row: Listed, width: int, here: bool, mark: str, shown: Sequence[str]) -
     texts = {
         "GiB": f"{spec.usable_gib:.1f}",
         "GB/s": f"{spec.bandwidth_gb_s:,.0f}",
-        "TFLOPS": f"{row.tflops:,.0f}",
+        "TFLOP/s": _whole(row.tflops),
         "fp8": _whole(spec.dense_flops.get("fp8", 0.0) / TERA),
         "W": _whole(spec.power_w),
         "$/h": dollars(row.usd_per_hour),

@@ -24,10 +24,12 @@ from gputop_analysis.diff.text import (
     style_of,
 )
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import RANKS_IN_TEXT, with_minus
+from gputop_analysis.text import RANKS_IN_TEXT, ms, with_minus
 
-LABEL = 11
+LABEL = 13
 FIGURE = 9
+SURE = "*"
+"""Behind a difference whose interval leaves zero out."""
 BANDS = {
     "critical": "band-critical",
     "medium": "band-high",
@@ -40,6 +42,10 @@ BESIDE_FROM = 150
 INTERVAL_FROM = 76
 """Columns of a part from which on an interval is written out too."""
 WRITTEN = 22
+LEAST_CELLS = 13
+"""Columns less than which show no interval."""
+PEAK = 16
+"""Columns of a peak's name."""
 
 
 class Difference(NamedTuple):
@@ -78,7 +84,10 @@ def _head(compared: ComparedRuns, width: int) -> list[Row]:
         row.append((f"  {steps:,} steps  ", "muted"))
         room = width - row_width(row)
         rows.append([*row, (shorten_middle(side.command, room) if room > 12 else "", "muted")])
+    verdict = headline(diff)
     for label, text in figures(diff):
+        if label == "speed" and diff.speed and f"{ms(diff.speed.b_ms)} ms" in verdict:
+            continue  # the verdict has said it
         rows += _field(label, text.replace("->", "→"), width)
     return rows
 
@@ -91,7 +100,7 @@ def _speed(diff: Diff, width: int) -> list[Row]:
     phases = [
         Difference(
             phase.name,
-            phase.name if phase.name in styles else "text",
+            phase.name if phase.name in styles else "",
             phase.a_ms,
             phase.b_ms,
             phase.difference_ms,
@@ -110,44 +119,54 @@ def _speed(diff: Diff, width: int) -> list[Row]:
         more = len(grown) - len(shown)
         if more:
             rows.append([(f"and {more} ranks that grew less", "muted")])
-    return [*rows, []]
+    return [*rows, [(f"{SURE} sure: the interval leaves 0 out", "muted")], []]
 
 
 def differences(title: str, lines: Sequence[Difference], width: int) -> list[Row]:
     """A table: A, B, and the difference as an interval around zero, on one scale."""
     written = WRITTEN if width >= INTERVAL_FROM else 0
-    cells = width - LABEL - 3 * FIGURE - 2 - written
+    cells = width - LABEL - 3 * FIGURE - len(SURE) - 2 - written
+    cells -= 1 - cells % 2  # zero stands in the middle
     names = left(title, LABEL) + "".join(right(name, FIGURE) for name in ("A", "B", "B − A"))
-    head: Row = [(names, "bold text")]
+    head: Row = [(names + " " * len(SURE), "bold text")]
     if written:
         head.append((left("  95 % interval", written), "bold text"))
-    if cells >= 15:
-        head.append((f"  {_around_zero(cells)}", "muted"))
-    rows = [head]
     reach = max((abs(end) for line in lines for end in line.interval[1:]), default=1.0) or 1.0
+    if cells >= LEAST_CELLS:
+        head.append((f"  {_around_zero(cells, reach)}", "muted"))
+    digits = numbers.digits_for(max((max(line.a_ms, line.b_ms) for line in lines), default=1.0))
+    rows = [head]
     for line in lines:
         sure = _sure(line.interval)
-        row: Row = [(left(line.label, LABEL), line.style or "text")]
-        row.append((right(numbers.ms(line.a_ms), FIGURE), "text"))
-        row.append((right(numbers.ms(line.b_ms), FIGURE), "text"))
+        key = ("■ ", line.style) if line.style else ("", "")
+        row: Row = [key, (left(line.label, LABEL - len(key[0])), "text")]
+        row += [
+            (right(numbers.ms_column(took, digits), FIGURE), "text")
+            for took in (line.a_ms, line.b_ms)
+        ]
         row.append((right(_signed(line.interval.value), FIGURE), sure or "muted"))
+        row.append((SURE if sure else " ", sure))
         if written:
             low, high = _signed(line.interval.low), _signed(line.interval.high)
             row.append((left(f"  {low} to {high}", written), "muted"))
-        if cells >= 15:
+        if cells >= LEAST_CELLS:
             row += [("  ", ""), *whisker(line.interval, reach, cells, sure or "muted")]
         rows.append(row)
     return rows
 
 
-def _signed(ms: float) -> str:
-    return with_minus(signed(ms))
+def _signed(of_ms: float) -> str:
+    return with_minus(signed(of_ms))
 
 
-def _around_zero(cells: int) -> str:
-    """Heading of the whiskers: on which side B is faster."""
+def _around_zero(cells: int, reach: float) -> str:
+    """Heading of the whiskers: their scale, and on which side B is faster."""
     half = cells // 2
-    less, more = ("◀ faster", "slower ▶") if half > 9 else ("faster", "slower")
+    less, more = _signed(-reach), _signed(reach)
+    for words in (("◀ faster", "slower ▶"), ("faster", "slower")):
+        if len(less) + len(words[0]) + 2 <= half:
+            less, more = f"{less} {words[0]}", f"{words[1]} {more}"
+            break
     return left(less, half) + "0" + right(more, cells - half - 1)
 
 
@@ -163,15 +182,19 @@ def whisker(interval: Interval, reach: float, cells: int, style: str) -> Row:
     between zero and each edge.
     """
     middle = cells // 2
+    scale = (middle - 1) / reach  # a cell stays free at either end
 
     def place(value: float) -> int:
-        return min(max(middle + round(value / reach * middle), 0), cells - 1)
+        return min(max(middle + round(value * scale), 0), cells - 1)
 
     line = [(" ", "")] * cells
-    for x in range(place(interval.low), place(interval.high) + 1):
+    dot = place(interval.value)
+    first = dot - round((interval.value - interval.low) * scale)
+    last = dot + round((interval.high - interval.value) * scale)
+    for x in range(max(first, 0), min(last, cells - 1) + 1):
         line[x] = ("━", style)
     line[middle] = ("┃" if line[middle][0] == "━" else "│", "rule")
-    line[place(interval.value)] = ("●", style)
+    line[dot] = ("●", style)
     return merged(line)
 
 
@@ -179,14 +202,14 @@ def _rest(diff: Diff, width: int) -> list[Row]:
     """Findings, memory, loss and settings, each under its name."""
     parts = (
         ("Findings", _findings(diff, width)),
-        ("Memory, GiB", _memory(diff)),
+        ("", _memory(diff)),
         ("Loss", [[(part, "text")] for line in loss_lines(diff) for part in wrap(line, width)]),
         ("Set differently", _changes(diff, width)),
     )
     rows: list[Row] = []
     for title, lines in parts:
         if lines:
-            rows += [[(title, "bold text")], *lines, []]
+            rows += [*([[(title, "bold text")]] if title else []), *lines, []]
     return rows[:-1]
 
 
@@ -217,10 +240,13 @@ def _memory(diff: Diff) -> list[Row]:
             change = with_minus(f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %")
         else:
             change = numbers.NONE
-        row: Row = [(left(peak.name, 16), "muted")]
-        row += [(right(f"{peak.a_gib:.2f}", 8), "text"), (right(f"{peak.b_gib:.2f}", 8), "text")]
-        rows.append([*row, (right(change, 10), "text")])
-    return rows
+        row: Row = [(left(peak.name, PEAK), "muted")]
+        row += [(right(f"{gib:.2f}", FIGURE), "text") for gib in (peak.a_gib, peak.b_gib)]
+        rows.append([*row, (right(change, FIGURE + 1), "text")])
+    if not rows:
+        return []
+    names = "".join(right(name, FIGURE) for name in ("A", "B", " B − A"))
+    return [[(left("Memory, GiB", PEAK) + names, "bold text")], *rows]
 
 
 def _changes(diff: Diff, width: int) -> list[Row]:

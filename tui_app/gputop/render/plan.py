@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gputop.feed.planning import AUTO, ENTRIES, MODEL, PINS, Ask, Planned
 from gputop.render.bars import stacked_bar
-from gputop.render.rows import Row, clip, fill, left, right, row_width, shorten, wrap
+from gputop.render.rows import Row, fill, left, right, row_width, shorten, wrap
 from gputop_analysis.planner.choices import NAMES, PARTS, Choice, difference
 from gputop_analysis.text import step_time
 
@@ -27,13 +27,28 @@ LETTERS = {name: NAMES[name][0].lower() for name in PARTS} | {
     "pipeline": "p",
     "bubble": ".",
     "tensor_parallel": "t",
+    "context_parallel": "x",
 }
+"""Of each part, where there is no colour; each another one."""
 MARKS = "ABCD"
 PICK = "✓"
 """Before the strategy to run."""
-WIDTHS = {"step": 8, "tokens/s": 11, "MFU": 6, "free GiB": 9, "$/Mtok": 8, "of now": 8}
-NAME, WIDEST_NAME = 26, 44
-"""Columns a strategy's name should have, and more than which would part it from its figures."""
+MARK = 3
+"""Columns before a strategy's name: its letter where it is marked, and ``PICK``."""
+WIDTHS = {"step": 8, "tokens/s": 11, "MFU": 6, "free GiB": 10, "$/Mtok": 8, "of now": 8}
+NAME, LEAST_NAME, WIDEST_NAME = 26, 14, 44
+"""Columns a strategy's name should have, less than which would make all of them alike, and more
+than which would part it from its figures.
+"""
+
+
+PART, FIGURE = 10, 8
+"""Columns of a part's name and of its seconds, at least."""
+WIDE_PARTS = 40
+NAMED = 18
+"""Columns of figures from which on a configuration's name stands above them."""
+BLOCK_BELOW_ANOTHER = "▇"
+"""Lower than a cell, so that a bar does not touch that above it."""
 
 
 def form(ask: Ask, cursor: int, width: int, focused: bool, typed: str | None = None) -> list[Row]:
@@ -82,13 +97,16 @@ def columns(width: int, base: bool, rents: bool) -> list[str]:
     for name in ("$/Mtok", "MFU", "tokens/s"):
         if width - sum(WIDTHS[column] for column in shown) < NAME and name in shown:
             shown.remove(name)
+    if width - sum(WIDTHS[column] for column in shown) < LEAST_NAME:
+        shown.remove("free GiB")
     return shown
 
 
 def heading(width: int, shown: list[str]) -> Row:
     """Head of the table's columns."""
     text = "".join(right(name, WIDTHS[name]) for name in shown)
-    return [(left("  strategy", max(width - len(text), 10)), "muted"), (text, "muted")]
+    name = left(" " * MARK + "strategy", max(width - len(text), 0))
+    return [(name, "muted"), (text, "muted")]
 
 
 def table(
@@ -106,14 +124,8 @@ def table(
     width = min(width, WIDEST_NAME + sum(WIDTHS[name] for name in shown))
     rows = [heading(width, shown)]
     for index, choice in list(enumerate(planned.choices))[first : first + height - 1]:
-        if planned.pick is not None and choice.index == planned.pick.index:
-            pick = PICK
-        else:
-            pick = " "
-        if index in marked:
-            mark = MARKS[marked.index(index)]
-        else:
-            mark = pick
+        mark = MARKS[marked.index(index)] if index in marked else " "
+        mark += PICK if planned.pick is not None and choice.index == planned.pick.index else " "
         rows.append(
             line(choice, width, here=index == cursor, mark=mark, base_s=base_s, shown=shown)
         )
@@ -123,7 +135,7 @@ def table(
 def line(
     choice: Choice, width: int, here: bool, mark: str, base_s: float, *, shown: list[str]
 ) -> Row:
-    """One configuration; ``mark`` is a letter before it."""
+    """One configuration; ``mark`` is its letter with ``PICK``, a space for each that it lacks."""
     ground = ""
     if here:
         ground = "/cursor"
@@ -147,7 +159,7 @@ def line(
     end: Row = [
         (right(texts[name], WIDTHS[name]), styles.get(name, "text") + ground) for name in shown
     ]
-    room = max(width - row_width(end) - 2, 4)
+    room = max(width - row_width(end) - MARK, 4)
     return [
         (mark + " ", "bold accent" + ground),
         (left(shorten(choice.name, room), room), "bold text" + ground),
@@ -158,11 +170,10 @@ def line(
 def bars(shown: Sequence[Choice], width: int, mono: bool = False) -> list[Row]:
     """The steps of one to four configurations as stacked bars of one scale, then a legend."""
     longest = max(choice.step_s for choice in shown)
+    several = len(shown) > 1
     rows: list[Row] = []
     for index, choice in enumerate(shown):
-        start: Row = []
-        if len(shown) > 1:
-            start = [(MARKS[index] + " ", "bold accent")]
+        start: Row = [(MARKS[index] + " ", "bold accent")] if several else []
         end: Row = [(right(step_time(choice.step_s), 9), "text")]
         room = width - row_width(start) - row_width(end)
         cells = max(1, round(room * choice.step_s / longest))
@@ -173,34 +184,58 @@ def bars(shown: Sequence[Choice], width: int, mono: bool = False) -> list[Row]:
             letters=[LETTERS[name] for name in PARTS],
             width=cells,
             mono=mono,
+            block=BLOCK_BELOW_ANOTHER if several else "█",
         )
         rows.append([*start, *bar, (" " * (room - cells), ""), *end])
-    return [*rows, *legend(shown, width)]
-
-
-def legend(shown: Sequence[Choice], width: int) -> list[Row]:
-    """Names and seconds of the parts that are there; of several configurations, a column each."""
     names = [
         name
         for name in PARTS
         if any(choice.parts_s[name] > 0.002 * choice.step_s for choice in shown)
     ]
-    if len(shown) == 1:
-        row: Row = []
-        for name in names:
-            item: Row = [
-                ("■ ", STYLES[name]),
-                (f"{NAMES[name]} {step_time(shown[0].parts_s[name])}   ", "text"),
-            ]
-            if row_width(row) + row_width(item) <= width:
-                row += item
-        return [row]
-    rows: list[Row] = []
+    return [*rows, *(_side_by_side if several else _in_a_line)(shown, names, width, mono)]
+
+
+def _key(name: str, mono: bool) -> tuple[str, str]:
+    """What a part looks like in the bar."""
+    return (LETTERS[name] if mono else "■") + " ", STYLES[name]
+
+
+def _in_a_line(shown: Sequence[Choice], names: list[str], width: int, mono: bool) -> list[Row]:
+    """Names and seconds of one configuration's parts, as many as fit."""
+    row: Row = []
     for name in names:
-        cells: Row = [(right(step_time(choice.parts_s[name]), 11), "text") for choice in shown]
-        rows.append(clip([("■ ", STYLES[name]), (left(NAMES[name], 12), "text"), *cells], width))
-    memory: Row = [(right(f"{choice.reserved_gib:.1f} GiB", 11), "text") for choice in shown]
-    return [*rows, clip([("  ", ""), (left("memory", 12), "muted"), *memory], width)]
+        text = f"{NAMES[name]} {step_time(shown[0].parts_s[name])}   "
+        item: Row = [_key(name, mono), (text, "text")]
+        if row_width(row) + row_width(item) <= width:
+            row += item
+    return [row]
+
+
+def _side_by_side(shown: Sequence[Choice], names: list[str], width: int, mono: bool) -> list[Row]:
+    """A line a part, a column a configuration below its mark and, where it fits, its name; dots
+    where not all of them have room.
+    """
+    label = PART + 1 if width >= WIDE_PARTS else PART
+    room, left_out = width - 2 - label, ""
+    if len(shown) * FIGURE > room:
+        room, left_out = room - 2, " …"
+    cell = min(room // len(shown), max(len(choice.name) for choice in shown) + 4)
+    cell = max(cell, FIGURE)
+    drawn = shown[: max(room // cell, 1)]
+    heads = [
+        f"{MARKS[index]} {shorten(choice.name, cell - 4)}" if cell >= NAMED else MARKS[index]
+        for index, choice in enumerate(drawn)
+    ]
+
+    def line(key: tuple[str, str], name: str, texts: Sequence[str], style: str) -> Row:
+        return [key, (left(name, label), "text"), *((right(text, cell), style) for text in texts)]
+
+    rows = [[*line(("  ", ""), "", heads, "bold accent"), (left_out, "muted")]]
+    for name in names:
+        texts = [step_time(choice.parts_s[name]) for choice in drawn]
+        rows.append(line(_key(name, mono), NAMES[name], texts, "text"))
+    memory = [f"{choice.reserved_gib:.1f}" for choice in drawn]
+    return [*rows, line(("  ", ""), "memory GiB", memory, "text")]
 
 
 def reasons(planned: Planned, chosen: Choice, marked: Sequence[Choice], width: int) -> list[Row]:

@@ -144,7 +144,10 @@ def spread(start: Row, end: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit."""
+    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit; a
+    path that is longer is broken behind a slash.
+    """
+    width = max(width, 1)  # a pane may be laid out without any room for a moment
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:
         line = ""
@@ -160,11 +163,19 @@ def wrap(text: str, width: int) -> list[str]:
                 lines.append(line)
             while text_width(word) > width:
                 head = cut(word, width)
+                slash = head.rfind("/") + 1
+                head = head[:slash] if slash > width // 3 else head
                 lines.append(head)
                 word = word[len(head) :]
             line = word
         lines.append(line)
     return lines
+
+
+def hanging(text: str, width: int, indent: int = 2) -> list[str]:
+    """The lines of an entry, all but the first below its words and not below its bullet."""
+    first, *further = wrap(text[indent:], width - indent)
+    return [text[:indent] + first, *(" " * indent + line for line in further)]
 
 
 def say(text: str, width: int) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gputop import palette
 from gputop.render import numbers
 from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
-from gputop.render.rows import Row, left, right, row_width, shorten, whole, wrap
+from gputop.render.rows import Row, hanging, left, right, row_width, shorten, whole
 from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.units import GIB
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
 
 NAME, FIGURES = 18, 8
+WITH_LIKELY = 34
+"""Columns from which on a range says what it is."""
 
 
 def gib(size: float) -> str:
@@ -104,10 +106,11 @@ def bounds(estimate: Estimate) -> tuple[int, int]:
 
 
 def headline(estimate: Estimate, width: int = 80) -> Row:
-    """``79.1 GiB  76.2 to 82.0   formula tier``, as much as fits."""
+    """``79.1 GiB  likely 76.2 to 82.0   formula tier``, as much as fits."""
     low, high = bounds(estimate)
     total: Row = [(f"{gib(estimate.device_total)} GiB", "bold text")]
-    span: Row = [(f"  {gib(low)} to {gib(high)}", "text")]
+    likely = "likely " if width >= WITH_LIKELY else ""
+    span: Row = [(f"  {likely}{gib(low)} to {gib(high)}", "text")]
     return whole([total, span, [(f"   {estimate.peak.tier} tier", "accent")]], width)
 
 
@@ -288,17 +291,20 @@ def lever_rows(estimate: Estimate, width: int, chosen: int | None = None) -> lis
 
 
 def short_gpu(name: str) -> str:
-    """Name without that of the family: ``RTX 5080``."""
-    return name.removeprefix("GeForce ")
+    """The catalog's first other name where that is shorter, and without that of the family:
+    ``H100``, ``RTX 5080``.
+    """
+    from gputop_analysis import catalog
+
+    shorter = min([name, *catalog.gpu(name).aliases[:1]], key=len)
+    return shorter.removeprefix("GeForce ")
 
 
 def notes(estimate: Estimate, width: int) -> list[Row]:
     """Assumptions and omissions, and where the numbers come from."""
     rows: list[Row] = []
     for note in (*estimate.peak.notes, *estimate.notes):
-        first, *further = wrap(note, width - 2)
-        rows.append([("· ", "muted"), (first, "text")])
-        rows += [[("  ", "muted"), (line, "text")] for line in further]
+        rows += [[(line, "text")] for line in hanging(f"· {note}", width)]
     for source in (*estimate.peak.sources, *estimate.sources):
-        rows += [[("  ", ""), (line, "muted")] for line in wrap(source, width - 2)]
+        rows += [[(line, "muted")] for line in hanging(f"· {source}", width)]
     return rows

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gputop.render.rows import Row, left, right, row_width, shorten
-from gputop.render.vram import bounds, gib
+from gputop.render.vram import bounds, gib, short_gpu
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
@@ -27,7 +27,10 @@ _FIRST = (
     "MI300X",
 )
 """GPUs that are named first among those of one size."""
-NAMES_AT_MOST = 4
+LEAST_NAME = 6
+"""Columns less than which say no name."""
+LEAST_WITH_LARGER = 4
+"""Rows from which on one says which larger ones there are."""
 _WIDE = 60
 
 
@@ -45,22 +48,24 @@ class Size:
     """Bytes left on the GPU that has the least room."""
     some: tuple[str, ...] = ()
     """Those that it fits, where it fits some and not all."""
+    by_cache: bool = False
+    """Whether it fits where it does because the allocator gives its cache back."""
 
 
 def sizes(estimate: Estimate) -> list[Size]:
-    """The GPUs of the catalog by the size on their data sheets, the smallest memory first."""
+    """The GPUs of the catalog that compute in its dtype by the size on their data sheets, the
+    smallest memory first.
+    """
     from gputop_analysis import catalog
+    from gputop_analysis.vram.fits import computes
 
     groups: dict[int, list[tuple[str, int, bool, int]]] = {}
     for fit in estimate.fits:
         spec = catalog.gpu(fit.gpu)
-        if spec.aliases:
-            name = spec.aliases[0]
-        else:
-            name = fit.gpu.removeprefix("GeForce ")
-        groups.setdefault(round(spec.memory_gb), []).append(
-            (name, fit.memory, fit.fits, fit.headroom)
-        )
+        if computes(spec, estimate.setup.dtype) or fit.gpu == estimate.gpu:
+            groups.setdefault(round(spec.memory_gb), []).append(
+                (short_gpu(fit.gpu), fit.memory, fit.fits, fit.headroom)
+            )
     low, high = bounds(estimate)
     sizes_found = []
     for memory_gb, members in sorted(groups.items()):
@@ -85,23 +90,35 @@ def sizes(estimate: Estimate) -> list[Size]:
                 tight=tight,
                 headroom=headroom,
                 some=some,
+                by_cache=bool(able) and all(left < 0 for _, _, fits, left in members if fits),
             )
         )
     return sizes_found
 
 
 def rows(sizes_shown: list[Size], width: int, limit: int = 99) -> list[Row]:
-    """Mark, size, names and headroom; above ``limit``, those next to the border."""
+    """Mark, size, names and headroom; of more than ``limit`` those next to the border, and what
+    else fits.
+    """
     shown = nearest(sizes_shown, limit)
-    return [_row(size, width) for size in shown]
+    larger = sizes_shown[sizes_shown.index(shown[-1]) + 1 :] if shown else []
+    drawn = [_row(size, width) for size in shown]
+    if larger and limit >= LEAST_WITH_LARGER:
+        drawn[-1] = [("… ", "muted"), (_larger([shown[-1], *larger], width - 2), "muted")]
+    return drawn
+
+
+def _larger(others: list[Size], width: int) -> str:
+    """Their sizes, or from which to which."""
+    each = ", ".join(str(size.memory_gb) for size in others)
+    if len(text := f"and larger: {each} GB") <= width:
+        return text
+    return shorten(f"and larger: {others[0].memory_gb} to {others[-1].memory_gb} GB", width)
 
 
 def nearest(candidates: list[Size], limit: int) -> list[Size]:
-    """The sizes around the smallest that fits: the far too small or much too large say little."""
+    """The sizes around the smallest that fits: the far too small say little."""
     border = next((index for index, size in enumerate(candidates) if size.fits), len(candidates))
-    candidates = candidates[: border + max(limit // 2 + 1, 3)]
-    if len(candidates) <= limit:
-        return candidates
     first = max(0, min(border - limit // 2, len(candidates) - limit))
     return candidates[first : first + limit]
 
@@ -110,37 +127,39 @@ def _row(size: Size, width: int) -> Row:
     mark, style = "✖", "critical"
     if size.fits:
         mark, style = "✓", "good"
-    unit = " GiB" if width >= _WIDE else ""
-    if size.headroom >= 0:
+    if size.tight or size.some:
+        mark, style = "≈", "medium"
+    start: Row = [(mark + " ", style), (right(f"{size.memory_gb} GB", 6) + "  ", "text")]
+    space = width - row_width(start)
+    word = _room_on(size, space, width >= _WIDE)
+    room = space - len(word) - 2
+    if room < LEAST_NAME:
+        return [*start, (right(shorten(word, space), space), style)]
+    return [*start, (left(_first_names(size.names, room), room), "muted"), ("  " + word, style)]
+
+
+def _room_on(size: Size, space: int, wide: bool) -> str:
+    """What is left or lacking, or on which of them it fits."""
+    unit = " GiB" if wide else ""
+    cache = ", its cache given back" if wide and size.by_cache else ""
+    if size.some:
+        return "only " + _first_names(size.some, (space // 2 if wide else space) - 5) + cache
+    if size.fits and size.by_cache:
+        word = "if its cache is given back" if wide else "just"
+    elif size.headroom >= 0:
         word = f"{gib(size.headroom)}{unit} left"
     else:
         word = f"{gib(-size.headroom)}{unit} short"
-    if size.fits and size.headroom < 0:
-        if width >= _WIDE:
-            word = "only by giving its cache back"
-        else:
-            word = "just"
-    if size.some:
-        count = 1
-        if width >= _WIDE:
-            count = 2
-        word = "only " + _first_names(size.some, count)
-    if size.tight or size.some:
-        mark, style = "≈", "medium"
-    if size.tight and width >= _WIDE:
-        word += ", uncertain"
-    start: Row = [(mark + " ", style), (right(f"{size.memory_gb} GB", 6) + "  ", "text")]
-    room = width - row_width(start) - len(word) - 2
-    names = _first_names(size.names, NAMES_AT_MOST)
-    return [*start, (left(shorten(names, room), room), "muted"), ("  " + word, style)]
+    return word + (", uncertain" if size.tight and wide else "")
 
 
-def _first_names(names: tuple[str, ...], count: int) -> str:
-    """The first ``count`` names; dots for the others."""
-    text = ", ".join(names[:count])
-    if len(names) > count:
-        text += " …"
-    return text
+def _first_names(names: tuple[str, ...], room: int) -> str:
+    """As many as fit; dots for the others."""
+    for count in range(len(names), 0, -1):
+        text = ", ".join(names[:count]) + (" …" if count < len(names) else "")
+        if len(text) <= room:
+            return text
+    return shorten(names[0], room)
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
 
 
+BESIDE_FROM = 160
+"""Columns from which on the facts stand beside the table, which is as wide as it gets."""
+
+
 class CatalogScreen(Typed, Moving, Screen[None]):
     """Everything on it is packaged with gputop, but for the user's own prices."""
 
@@ -35,6 +39,9 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     CatalogScreen #facts { height: 1fr; max-height: 24; }
     CatalogScreen.short #facts { display: none; }
     CatalogScreen.short.several #facts { display: block; }
+    CatalogScreen.wide { layout: horizontal; }
+    CatalogScreen.wide #table { width: 96; }
+    CatalogScreen.wide #facts { display: block; width: 1fr; max-height: 100%; }
     CatalogScreen #footer { dock: bottom; height: 1; }
     """
     AUTO_FOCUS = "#table"
@@ -65,6 +72,7 @@ class CatalogScreen(Typed, Moving, Screen[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.height < 34, "short")
+        self.set_class(self.size.width >= BESIDE_FROM, "wide")
 
     # ---- what the app asks of a screen above the main one
 

@@ -11,19 +11,17 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Static
 from textual_plotext import PlotextPlot
 
 from gputop.feed.catalog import AXES, GpuPoint, front, points
 from gputop.render.catalog import MARKS
-from gputop.screens.dialog import CSS
-from gputop.screens.typed import Typed
+from gputop.screens.dialog import CSS, Dialog, text_columns
 from gputop.widgets.plot_colours import colour, follow_theme
 from gputop_analysis.catalog.listing import Listed
 
-WIDTH, BESIDE = 110, 6
-"""Cells of the dialog, and of its border and padding."""
+WIDTH = 110
+"""Cells of the dialog."""
 BELOW = 3
 """Rows below the plot's own: its axis, labels and what they mean."""
 LABEL = 6
@@ -39,7 +37,7 @@ class _Plot(PlotextPlot):
             self.screen.draw()
 
 
-class CatalogPlot(Typed, ModalScreen[None]):
+class CatalogPlot(Dialog[None]):
     """Drawn by plotext on opening, at a change of axis and of size: its cost does not matter."""
 
     DEFAULT_CSS = (
@@ -81,7 +79,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
         self.query_one(".box").border_title = f"Rent against {self.axis.label}{without}"
         named = letters(points_, self._marked)
         self._plot(points_, named)
-        width = min(WIDTH, int(self.app.size.width * 0.96)) - BESIDE
+        width = text_columns(self.app.size.width, WIDTH)
         text = f"{legend(named, width)}\nSmall letters: no other gives more for the same or less."
         self.query_one("#named", Static).update(text)
 

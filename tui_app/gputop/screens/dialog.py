@@ -32,7 +32,21 @@ CSS = """
     scrollbar-color-active: $role-accent; scrollbar-background: $surface;
     scrollbar-background-hover: $surface; scrollbar-background-active: $surface;
 }}
+{name}.-narrow > .box {{ width: 100%; max-width: 100%; }}
+{name}:ansi {{ background: ansi_default; }}
 """
+"""On a narrow terminal nothing of the screen behind stays at the edges; where it cannot be dimmed,
+it goes.
+"""
+NARROW_BELOW = 100
+"""Columns from which on a dialog leaves some of the screen at either side."""
+_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-roomy")]
+
+
+class Dialog(Typed, ModalScreen[Result], Generic[Result]):
+    """A box above a screen, which takes the whole width where there is little."""
+
+    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class DialogChoice(Generic[Result]):
     value: Result
 
 
-class ChoiceDialog(Typed, ModalScreen[Result | None], Generic[Result]):
+class ChoiceDialog(Dialog[Result | None], Generic[Result]):
     """A question with a few answers; None when it is cancelled."""
 
     DEFAULT_CSS = CSS.format(name="ChoiceDialog", width=64)
@@ -112,7 +126,8 @@ def text_columns(columns: int, width: int = _TEXT_WIDTH) -> int:
     """Columns of text in a dialog of ``width`` in a terminal of ``columns``, beside its border,
     padding and scroll bar.
     """
-    return min(width, columns * 96 // 100) - AROUND
+    room = columns if columns < NARROW_BELOW else columns * 96 // 100
+    return min(width, room) - AROUND
 
 
 class Words(NamedTuple):
@@ -122,7 +137,7 @@ class Words(NamedTuple):
     plain: str = ""
 
 
-class TextDialog(Typed, ModalScreen[None]):
+class TextDialog(Dialog[None]):
     """Something to read; ``y`` puts its plain text on the clipboard."""
 
     DEFAULT_CSS = CSS.format(name="TextDialog", width=_TEXT_WIDTH)

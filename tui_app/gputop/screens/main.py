@@ -18,7 +18,7 @@ from gputop.messages import PageClosed
 from gputop.output.tail import OutputView
 from gputop.panels import PANELS, panel, panel_ids
 from gputop.screens.typed import Typed
-from gputop.widgets.body import Body
+from gputop.widgets.body import EMPTY_WHERE_UNREADABLE, Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
@@ -29,6 +29,11 @@ from gputop.widgets.plan import layout_of_screen
 from gputop.widgets.ranks import Ranks
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop.widgets.tiles import Tiles
+
+IDLE_WHERE_UNREADABLE = EMPTY_WHERE_UNREADABLE | frozenset(
+    ["all_ranks", "budget", "numerics", "layers", "what_if", "pause", "export", "copy"]
+)
+"""Keys that lead nowhere where no record can be read."""
 
 
 class MainScreen(Typed, Screen[None]):
@@ -109,6 +114,7 @@ class MainScreen(Typed, Screen[None]):
             footer.position = snapshot.position
             footer.control = self._control and not snapshot.ended
             footer.ended = snapshot.ended
+            footer.idle = IDLE_WHERE_UNREADABLE if snapshot.unreadable else frozenset()
             if output is not None:
                 self.query_one(Output).show(output)
 

@@ -8,13 +8,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from gputop.screens.dialog import CSS
-from gputop.screens.typed import Typed
+from gputop.screens.dialog import CSS, Dialog
 
-ROWS = 14
+AROUND = 10
+"""Rows that the dialog's margin, frame, padding and the line for typing take."""
 
 
 def matching(typed: str) -> list[tuple[str, str]]:
@@ -34,14 +33,14 @@ def matching(typed: str) -> list[tuple[str, str]]:
     return matches
 
 
-class ModelDialog(Typed, ModalScreen[str | None]):
+class ModelDialog(Dialog[str | None]):
     """Returns a name or a path, or None when it is cancelled."""
 
     DEFAULT_CSS = (
         CSS.format(name="ModelDialog", width=72)
         + """
     ModelDialog Input, ModelDialog Input:focus {
-        border: none; padding: 0; height: 1; margin-bottom: 1; background: $surface;
+        border: none; border-bottom: solid $role-rule; padding: 0; height: 2; background: $surface;
     }
     """
     )
@@ -61,7 +60,6 @@ class ModelDialog(Typed, ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
-            box.border_title = "Model"
             box.border_subtitle = "type to search · ↑↓ enter · esc back"
             yield Input(
                 placeholder="name, Hugging Face name, or path of a configuration",
@@ -70,6 +68,9 @@ class ModelDialog(Typed, ModalScreen[str | None]):
             yield Static("", id="found", markup=False)
 
     def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
         self._show()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -90,17 +91,22 @@ class ModelDialog(Typed, ModalScreen[str | None]):
     def _show(self) -> None:
         variables = self.app.theme_variables
         accent, muted = variables["role-accent"], variables["role-muted"]
-        first = max(0, min(self._chosen - ROWS // 2, len(self._found) - ROWS))
+        here_style = "reverse" if self.app.no_color else f"on {variables['role-cursor']}"
+        count = len(self._found)
+        rows = min(max(self.app.size.height * 92 // 100 - AROUND, 3), len(matching("")))
+        first = max(0, min(self._chosen - rows // 2, count - rows))
+        last = min(first + rows, count)
+        title = f"Model {first + 1}–{last} of {count}" if count > rows else "Model"
+        self.query_one(".box").border_title = title
         lines = []
-        for index, (name, text) in enumerate(self._found[first : first + ROWS], first):
+        for index, (name, text) in enumerate(self._found[first:last], first):
             here = index == self._chosen
-            lines.append(
-                Content.assemble(
-                    ("› " if here else "  ", accent),
-                    (f"{name:<34}", "bold" if here else ""),
-                    (text, muted),
-                )
+            line = Content.assemble(
+                ("› " if here else "  ", accent),
+                (f"{name:<34}", "bold" if here else ""),
+                (text, "" if here else muted),
             )
+            lines.append(line.stylize(here_style) if here else line)
         if not lines:
             lines = [
                 Content.styled(
@@ -109,5 +115,5 @@ class ModelDialog(Typed, ModalScreen[str | None]):
                     muted,
                 )
             ]
-        lines += [Content("")] * (ROWS - len(lines))
+        lines += [Content("")] * (rows - len(lines))
         self.query_one("#found", Static).update(Content("\n").join(lines))

@@ -8,13 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gputop import settings
 from gputop.panels import panel
-from gputop.screens.dialog import CSS
-from gputop.screens.typed import Typed
+from gputop.screens.dialog import CSS, Dialog
 from gputop.settings import SETTINGS, Setting, Settings, SettingsError, Value
 
 GROUP = 15
@@ -86,7 +84,7 @@ def _rows(setting: Setting) -> list[SettingRow]:
 LINES = [row for setting in SETTINGS if setting.shown for row in _rows(setting)]
 
 
-class SettingsDialog(Typed, ModalScreen[None]):
+class SettingsDialog(Dialog[None]):
     """One row a setting; Space or the arrows change it."""
 
     DEFAULT_CSS = CSS.format(name="SettingsDialog", width=76)

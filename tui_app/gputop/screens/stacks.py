@@ -163,7 +163,7 @@ class StacksDialog(TextDialog):
 
     DEFAULT_CSS = (
         CSS.format(name="StacksDialog", width="100%")
-        + "StacksDialog { align: center bottom; background: transparent; }"
+        + "StacksDialog, StacksDialog:ansi { align: center bottom; background: transparent; }"
         + "StacksDialog > .box { max-width: 100%; }"
     )
     """At the foot of the screen, which stays as bright: its first lines say what is wrong."""

@@ -24,14 +24,20 @@ from gputop.screens.page import Reads, bindings
 from gputop.screens.typed import Typed
 from gputop.screens.typed_text import begins_figure, typed_text
 from gputop.widgets.footer import Footer
-from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
+from gputop.widgets.plan_panes import (
+    ROWS_FOR_NOTICE,
+    PlanForm,
+    PlanParts,
+    PlanTable,
+    PlanTitle,
+)
 from gputop_analysis.parallelism.split import RECOMPUTES
 
 _TYPED = ("seq", "global_batch", "gpus", "gpu")
 REMEMBERED = 8
 """Answers that are kept, of about 0.6 MB each, so that a key back and forth does not plan again."""
-FRAME = 8
-"""Columns that a dialog's frame, padding and scrollbar take."""
+BESIDE_FROM = 190
+"""Columns from which on the parts of a step stand beside the table, which is as wide as it gets."""
 
 
 SHORT = {
@@ -92,7 +98,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     StrategyScreen.comparing #parts { height: 14; }
     StrategyScreen.narrow #form { width: 30; }
     StrategyScreen.short #parts { height: 6; }
-    StrategyScreen.short.comparing #parts { height: 11; }
+    StrategyScreen.short.comparing #parts { height: 12; }
+    StrategyScreen.low.comparing #parts { height: 10; }
+    StrategyScreen.wide #right { layout: horizontal; }
+    StrategyScreen.wide #table { width: 100; }
+    StrategyScreen.wide #parts, StrategyScreen.wide.comparing #parts { width: 1fr; height: 1fr; }
     StrategyScreen #footer { dock: bottom; height: 1; }
     """
     AUTO_FOCUS = "#form"
@@ -127,8 +137,10 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 110, "narrow")
+        self.set_class(self.size.width >= BESIDE_FROM, "wide")
         self.set_class(self.size.height < 34, "short")
-        self.query_one(PlanTitle).fit(self.size.width)
+        self.set_class(self.size.height < ROWS_FOR_NOTICE, "low")
+        self.query_one(PlanTitle).fit(self.size)
 
     # ---- what the app asks of a screen above the main one
 
@@ -376,7 +388,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         planned = self.table.planned
         if planned is not None and planned.choices:
             base_s = self._base.step_s if self._base else 0.0
-            self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
+            table = self.table
+            self.app.push_screen(ParetoDialog(planned, table.chosen, table.compared, base_s))
 
     def action_save(self) -> None:
         from gputop.screens.dialog import ChoiceDialog, DialogChoice
@@ -517,15 +530,14 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def _launch(self, launcher: str) -> None:
         from gputop.feed.launching import launch_text
+        from gputop.screens.dialog import text_columns
         from gputop.screens.launching import LaunchDialog
 
         chosen = self.table.chosen
         if chosen is None:
             return
         try:
-            launch = launch_text(
-                self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME
-            )
+            launch = launch_text(self.ask, chosen, launcher, text_columns(self.size.width))
         except ValueError as error:
             self.notify(str(error), severity="warning")
         else:

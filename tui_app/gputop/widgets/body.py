@@ -11,6 +11,9 @@ from gputop.feed.snapshot import Snapshot
 from gputop.panels import Request, panel_ids
 from gputop.widgets import plan
 
+EMPTY_WHERE_UNREADABLE = frozenset(["findings", "ranks", "history", "loss"])
+"""Panels that have nothing to say where no record can be read."""
+
 
 class _PlannedLayout(Layout):
     """Asks the body for its boxes."""
@@ -40,7 +43,7 @@ class Body(Container):
         self.zoomed: str | None = None
         self.hidden: frozenset[str] = frozenset()
         self.switched = "output"
-        self._structure = (1, 0, 1, 0, False)
+        self._structure = (1, 0, 1, 0, False, False)
         self._planned = _PlannedLayout()
 
     @property
@@ -49,7 +52,7 @@ class Body(Container):
 
     def boxes(self, size: Size) -> dict[str, plan.Box]:
         """Where each visible panel lies."""
-        ranks, gpus, hosts, findings, begun = self._structure
+        ranks, gpus, hosts, findings, begun, unreadable = self._structure
         return plan.plan(
             Request(
                 width=size.width,
@@ -59,7 +62,7 @@ class Body(Container):
                 hosts=hosts,
                 findings=findings,
                 begun=begun,
-                hidden=self.hidden,
+                hidden=self.hidden | (EMPTY_WHERE_UNREADABLE if unreadable else frozenset()),
                 zoomed=self.zoomed,
                 switched=self.switched,
                 layout=plan.layout_of_screen(*self.app.size),
@@ -80,7 +83,7 @@ class Body(Container):
             max(len(run.hosts), 1),
             min(len(snapshot.findings), 6),
         )
-        structure = (*counts, run.steps > 0)
+        structure = (*counts, run.steps > 0, snapshot.unreadable)
         if structure != self._structure:
             self._structure = structure
             self._arrange_anew()

@@ -10,7 +10,7 @@ from gputop.feed.snapshot import Snapshot
 from gputop.feed.starting import Starting
 from gputop.render import numbers
 from gputop.render.bars import bar, stacked_bar
-from gputop.render.rows import Row, beside, left, right, say
+from gputop.render.rows import Row, beside, hanging, left, right, say, wrap
 from gputop.widgets.panel import Panel
 from gputop.widgets.starting import checklist
 from gputop.widgets.step_chart import PARTS, chart
@@ -26,6 +26,12 @@ CHART_ROWS = 5
 WITH_BOTH = 128
 UNTOLD = "not known: how long ranks wait inside backward is read at some steps only"
 """Why a part has a mean and no quantiles."""
+WHAT_CAN_BE_DONE = (
+    "wait: gputop reads it anew all the time, and one that has just begun may not be whole yet",
+    "copy it again where it is a copy: all files of its directory",
+    "R lists the other runs",
+)
+"""Where a record cannot be read."""
 
 
 def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
@@ -96,13 +102,25 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     return rows[:height]
 
 
+def unreadable(snapshot: Snapshot, width: int) -> list[Row]:
+    """Why nothing of the record could be read, where it lies, and what can be done."""
+    why = wrap(f"The record cannot be read: {snapshot.problem}", width - 2)
+    rows: list[Row] = [
+        [("✖ " if index == 0 else "  ", "critical"), (line, "text")]
+        for index, line in enumerate(why)
+    ]
+    rows += [[(line, "text")] for line in hanging(f"  {snapshot.run_dir}", width)]
+    ways = (line for way in WHAT_CAN_BE_DONE for line in hanging(f"· {way}", width))
+    return [*rows, [], *([(line, "muted")] for line in ways)]
+
+
 class Breakdown(Panel):
     """Panel 1."""
 
     def before_read(self, snapshot: Snapshot, width: int) -> list[Row]:
         """The one panel that says it: five would say the same."""
-        if snapshot.problem:
-            return say("Nothing of the record could be read.", width)
+        if snapshot.unreadable:
+            return unreadable(snapshot, width)
         return say("Reading the record.", width)
 
     def heading(self, snapshot: Snapshot) -> str:

@@ -11,7 +11,10 @@ from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 from gputop_analysis.catalog.listing import Listed
 
-FOOTNOTE = "TFLOPS: dense, 16-bit · $/h: median of published rents · ?: not confirmed"
+FOOTNOTE = (
+    "TFLOP/s: dense, 16-bit · $/h: median of published rents · ?: a figure is not confirmed · "
+    "TF/$: TFLOP/s for a dollar an hour"
+)
 
 
 class CatalogTitle(Canvas):

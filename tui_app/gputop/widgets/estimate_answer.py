@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 TWO_COLUMNS = 110
 _DIFFERENCES = 4
-MOST_FITS = 9
-TIMELINE = 6
-"""Rows of the course of a step, where there is room."""
+TIMELINE = 20
+"""Rows of the course of a step at most, where there is room."""
+WITH_UNITS = 60
+"""Columns from which on a figure has its unit beside it, not in the title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ def draw(
     if width >= TWO_COLUMNS:
         half = (width - 3) // 2
         room = height - len(rows) - 1
-        lefts = _made_of(estimated, half, room, mono, against) + [[], *_notes(estimated, half)]
+        notes = [[], *vram.notes(estimated, half)]
+        lefts = _made_of(estimated, half, max(room - len(notes), 0), mono, against) + notes
         rights = _where(estimated, width - half - 3, room, lever)[1:]
         return [*rows, [], *beside(lefts[:room], half, rights, 3)]
     room = height - len(rows)
@@ -135,12 +137,13 @@ def _where(estimate: Estimate, width: int, height: int, lever: int | None) -> li
     count = len(estimate.levers)
     spare = height - 2 - (2 if height >= 12 else 0)
     for_levers = min(count, max(spare // 2, 4)) if count else 0
-    for_fits = max(min(len(sizes), spare - for_levers, MOST_FITS), 2)
+    for_fits = max(min(len(sizes), spare - for_levers), 2)
     for_levers = min(count, max(spare - for_fits, 0))
     blank: list[Row] = [[]] if height >= 12 else []
+    unit = "" if width >= WITH_UNITS else ", GiB"
     rows = [
         *blank,
-        title_row("", "Fits", _largest(estimate), width, False),
+        title_row("", f"Fits{unit}", _largest(estimate), width, False),
         *vram_fits.rows(sizes, width, for_fits),
     ]
     if not count:
@@ -153,7 +156,7 @@ def _where(estimate: Estimate, width: int, height: int, lever: int | None) -> li
     return [
         *rows,
         *blank,
-        title_row("", "To need less", note, width, lever is not None),
+        title_row("", f"To need less{unit}", note, width, lever is not None),
         *chosen[first : first + for_levers],
     ]
 
@@ -166,10 +169,6 @@ def _largest(estimate: Estimate) -> Row:
         (str(estimate.max_micro_batch), "bold text"),
         (f" on {vram.short_gpu(estimate.gpu)}", "muted"),
     ]
-
-
-def _notes(estimate: Estimate, width: int) -> list[Row]:
-    return vram.notes(estimate, width)
 
 
 class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):
@@ -192,7 +191,7 @@ class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):
         else:
             lever = None
         inner = width - 2
-        head = title_row("", "One GPU needs", [], inner, self.has_focus)
+        head = title_row("", "One GPU needs, in GiB", [], inner, self.has_focus)
         return [
             [(" ", ""), *row]
             for row in (head, *draw(self.answer, inner, height - 1, lever, self.mono))

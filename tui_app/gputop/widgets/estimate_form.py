@@ -5,12 +5,15 @@ from __future__ import annotations
 from textual.reactive import reactive
 
 from gputop.feed.form import GPU, MODEL, Form, FormLine, shown
-from gputop.render.rows import Row, fill, left, right, shorten_middle
+from gputop.render.rows import Row, fill, left, right, shorten_middle, text_width
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 from gputop_analysis.vram.options import OPTION, values_of
 
 LABEL = 19
+"""Columns of a label, which gives way to a value and takes what that leaves."""
+SIDES = 4
+"""Columns of the mark and the arrows."""
 CURSOR = "▏"
 
 
@@ -41,12 +44,12 @@ def _row(
     line: FormLine, width: int, here: bool, *, focused: bool, typed: str | None, differs: bool
 ) -> Row:
     ground = "/cursor" if here and focused else ""
-    label = LABEL if width >= 36 else 15
-    room = width - label - 4
-    if typed is None:
-        value = shorten_middle(shown(line), room)
-    else:
-        value = (typed + CURSOR)[-room:]
+    space = width - SIDES
+    value = shown(line) if typed is None else typed + CURSOR
+    wanted = max(text_width(line.label), min(LABEL, space - text_width(value)))
+    label = min(wanted, space - min(text_width(value), space // 2))
+    room = space - label
+    value = shorten_middle(value, room) if typed is None else value[-room:]
     arrows = here and focused and typed is None and line.name != MODEL
     if typed is not None:
         style = "accent"
@@ -102,7 +105,8 @@ class EstimateForm(Canvas, can_focus=True, drawn=("form", "cursor", "typed")):
         if at <= 1:
             self.first = 0
         shown_rows = drawn[self.first : self.first + room]
-        note: Row = [(f"{at + 1} of {len(drawn)}", "muted")] if len(drawn) > room else []
+        count = len(self.form.lines())
+        note: Row = [(f"{cursor + 1} of {count}", "muted")] if len(drawn) > room else []
         return [
             [(" ", ""), *row]
             for row in (title_row("", "Setup", note, inner, self.has_focus), *shown_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.feed.form import Form
-from gputop.render.rows import Row, row_width, shorten, shorten_middle, spread
+from gputop.render.rows import Row, row_width, shorten, shorten_middle, spread, text_width
 from gputop.render.vram import words
 from gputop.widgets.canvas import Canvas
 
@@ -17,6 +17,8 @@ def draw(form: Form, source: str, meaning: str, width: int) -> list[Row]:
         (_size(form), "muted"),
     ]
     space = width - row_width(start) - 3
+    if text_width(source) > space:
+        source = source.partition(":")[0]
     end: Row = (
         [(shorten_middle(source, space), "accent")] if source and space >= len("from run") else []
     )

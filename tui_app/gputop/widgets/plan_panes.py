@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual.geometry import Size
 from textual.reactive import reactive
 
 from gputop import short_words
@@ -17,6 +18,8 @@ from gputop_analysis.text import step_time
 MOST_MARKED = 4
 HEAD_ROWS = 2
 """Of the title: what is planned, and what a line means."""
+ROWS_FOR_NOTICE = 24
+"""Rows of a terminal from which on a notice may have more than one."""
 
 
 class PlanTitle(Canvas):
@@ -28,14 +31,18 @@ class PlanTitle(Canvas):
     def show(self, ask: Ask, source: str, meaning: str, notice: str = "") -> None:
         """Another question, or another line of it; ``notice`` stays below."""
         self._shown = ask, source, meaning, notice
-        self.fit(self.app.size.width)
+        self.fit(self.app.size)
         self.redraw()
 
-    def fit(self, width: int) -> None:
-        """Be as high as the words are at a width; laid out anew only where that has changed."""
+    def fit(self, size: Size) -> None:
+        """Be as high as the words are at a width, or of three lines where rows are few; laid out
+        anew only where that has changed.
+        """
         if self._shown is None:
             return
-        rows = HEAD_ROWS + len(notice_rows(self._shown[-1], width))
+        rows = HEAD_ROWS + len(notice_rows(self._shown[-1], size.width))
+        if size.height < ROWS_FOR_NOTICE:
+            rows = min(rows, HEAD_ROWS + 1)
         if rows != self._fitted:
             self._fitted = rows
             self.styles.height = rows
@@ -60,13 +67,17 @@ class PlanTitle(Canvas):
             spread(start, end, width),
             [(" " + shorten(meaning, width - 2), "muted")],
         ]
-        return [*lines, *notice_rows(notice, width)]
+        return [*lines, *notice_rows(notice, width, height - HEAD_ROWS)]
 
 
-def notice_rows(notice: str, width: int) -> list[Row]:
-    """The words below the title, whole; none for no notice."""
+def notice_rows(notice: str, width: int, height: int = 99) -> list[Row]:
+    """The words below the title, in one line with dots where there is no room for more; none for
+    no notice.
+    """
     if not notice:
         return []
+    if height < 2:
+        return [[(" ⚠ ", "medium"), (shorten(notice, width - 4), "medium")]]
     rows: list[Row] = []
     for line in wrap(notice, width - 4):
         rows.append([("   " if rows else " ⚠ ", "medium"), (line, "medium")])

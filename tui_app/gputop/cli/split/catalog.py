@@ -91,17 +91,18 @@ def table(rows: list[Listed]) -> list[str]:
 
     width = max(len(row.spec.name) for row in rows) + 1
     head = (
-        f"{'GPU':<{width}} {'GiB':>6} {'GB/s':>6} {'TFLOPS':>7} {'fp8':>6} {'W':>5} "
+        f"{'GPU':<{width}} {'GiB':>6} {'GB/s':>6} {'TFLOP/s':>7} {'fp8':>6} {'W':>5} "
         f"{'$/h':>6} {'TF/$':>5}  year"
     )
     lines = [head]
     for row in rows:
         spec = row.spec
+        tflops = f"{row.tflops:,.0f}" if row.tflops else MISSING
         name = spec.name + ("?" if spec.doubtful else "")
         fp8 = spec.dense_flops.get("fp8", 0.0) / 1e12
         lines.append(
             f"{name:<{width}} {spec.usable_gib:>6.1f} {spec.bandwidth_gb_s:>6,.0f} "
-            f"{row.tflops:>7,.0f} {f'{fp8:,.0f}' if fp8 else MISSING:>6} "
+            f"{tflops:>7} {f'{fp8:,.0f}' if fp8 else MISSING:>6} "
             f"{f'{spec.power_w:,.0f}' if spec.power_w else MISSING:>5} "
             f"{dollars(row.usd_per_hour):>6} "
             f"{f'{row.tflops_per_usd:,.0f}' if row.tflops_per_usd else MISSING:>5}  "
@@ -116,7 +117,7 @@ def table(rows: list[Listed]) -> list[str]:
         )
     return [
         *lines,
-        "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop "
+        "TFLOP/s: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop "
         "catalog prices NAME",
     ]
 
