@@ -204,7 +204,24 @@ async def test_before_anything_is_typed_the_palette_begins_with_what_helps_now(r
                 break
         titles = [str(shown.get_option_at_index(i).hit.text) for i in range(5)]
     assert [title.split(":")[0] for title in titles[:2]] == ["Finding IN01", "Finding HO06"]
-    assert titles[2:] == ["Quit (q)", "Help (?)", "Findings (5 f)"]
+    assert titles[2:] == ["Quit (q)", "Help (?)", "Findings (5 or f)"]
+
+
+async def test_the_palette_marks_the_chosen_one_and_has_keys_of_its_own(running):
+    async with started(running, size=(60, 20)) as (app, pilot):
+        await press(app, pilot, "colon", *"numer")
+        await settle(app, pilot)
+        lines = screen_text(app).splitlines()
+        assert lines[6].startswith("› Numerics (9 or n)")
+        assert lines[-1].rstrip() == " enter run   esc close"
+        await press(app, pilot, "enter")
+        assert isinstance(app.screen, NumericsScreen)
+
+
+def test_keys_that_do_the_same_are_told_in_words():
+    keys = {action.id: action.each_key for action in ACTIONS}
+    assert (keys["findings"], keys["zoom"], keys["seek_back"]) == ("5 or f", "z", "← →")
+    assert keys["history"] == "2, m, 4 or g"
 
 
 async def test_the_palette_lists_the_same_actions(running):
@@ -374,8 +391,12 @@ async def test_output_scrolls_away_follows_again_and_is_searched(running):
         await pilot.press("end")
         await pilot.pause()
         assert output.follow
+        before = screen_text(app).splitlines()
         await pilot.press("slash")
         await pilot.pause()
+        lines = screen_text(app).splitlines()
+        assert lines[:-1] == before[:-1], "nothing of what is searched is hidden"
+        assert lines[-1].startswith(" / ") and lines[-1].rstrip().endswith("esc close")
         app.screen.query_one(Input).value = "step  100"
         await pilot.press("enter")
         await pilot.pause()

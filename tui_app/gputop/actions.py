@@ -39,8 +39,20 @@ class Action(NamedTuple):
     @property
     def key(self) -> str:
         """The one key that a line of keys has room for: of a number and a letter the letter."""
-        letter = self.group in ("Panels", "Screens")
-        return self.shown.split(" ")[-1] if letter else self.shown
+        return self.shown.split(" ")[-1] if self._has_letter else self.shown
+
+    @property
+    def each_key(self) -> str:
+        """All keys that do it, in words: ``2, m, 4 or g``."""
+        if not self._has_letter:
+            return self.shown
+        *first, last = self.shown.split(" ")
+        return f"{', '.join(first)} or {last}" if first else last
+
+    @property
+    def _has_letter(self) -> bool:
+        """Whether a number and letters do the same."""
+        return self.group in ("Panels", "Screens")
 
     def label_in(self, mode: str) -> str:
         """The word for it in a live run or in a replay."""

@@ -283,7 +283,7 @@ class GputopApp(AskingApp):
             if here and action.group != "Moving":
                 run = partial(self._run_from_palette, target(action))
                 yield SystemCommand(
-                    f"{action.label.capitalize()} ({action.shown})", action.words, run
+                    f"{action.label.capitalize()} ({action.each_key})", action.words, run
                 )
         yield SystemCommand(
             "Theme", "Choose dark, light or any other theme.", self.action_change_theme
