@@ -125,7 +125,7 @@ def test_a_screen_without_a_run_keeps_to_ascii_and_16_colours():
         environment = {**os.environ, "TERM": "xterm-16color", "GPUTOP_ASCII": "1"}
         environment.pop("COLORTERM", None)
         os.execve(sys.executable, [sys.executable, "-c", CATALOG], environment)
-    drawn = read_until(fd, b" plot")
+    drawn = read_until(fd, b" estimate")
     os.write(fd, b"q")
     drawn += read_until(fd, None)
     os.waitpid(pid, 0)
