@@ -254,7 +254,7 @@ def test_a_gpu_is_a_row(tmp_path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     shown, estimate, plan = (
         done.stdout,
-        "on TOY900-96GB the largest micro-batch",
+        "on TOY900 the largest micro-batch",
         "on 8 x TOY900-96GB",
     )
     assert "96 GB" in shown and estimate in shown and plan in shown and "torchrun" in shown

@@ -22,13 +22,14 @@ def launch_text(
     Raises:
         ValueError: the launcher cannot express the split; the message says which can.
     """
-    from gputop.render.rows import hanging
     from gputop_analysis.launch.emit import emit
     from gputop_analysis.launch.shell import folded
+    from gputop_analysis.text import wrap
 
     launch = emit(strategy_of(ask, chosen), launcher)
     files = "".join(f"\n\n# {name}\n{text}" for name, text in launch.files.items())
-    notes = "\n".join(line for note in launch.notes for line in hanging(f"- {note}", width))
+    bullets = {"initial_indent": "- ", "subsequent_indent": "  "}
+    notes = "\n".join(line for note in launch.notes for line in wrap(note, width, **bullets))
     shell = f"#!/bin/sh\nset -eu\n{folded(launch.command)}\n"
     return (
         folded(launch.command, width=width) + files,
