@@ -51,6 +51,25 @@ def test_values_of_very_different_size_get_a_logarithmic_scale():
     assert scale is not None and scale.log and scale.share(1e-2) == pytest.approx(0.5)
 
 
+def test_a_logarithmic_scale_says_so():
+    line = PlotLine("a", (0.0, 1.0, 2.0), (2e-5, 1e-3, 1e-3))
+    one = Chart("learning rate", "", (line,))
+    assert "learning rate, log scale" in texts(plots.draw(one, 60, 9))[0]
+    assert texts(chart.draw(one, 40, 3, name="lr"))[1].startswith("  lr log")
+    assert "log" not in "".join(texts(chart.draw(one, 40, 9)))
+
+
+def test_a_tall_scale_is_told_between_its_ends_and_these_are_values_of_the_curve():
+    one = Chart("loss", "", (RISING,))
+    told = {rows: [t[: chart.AXIS].strip() for t in texts(chart.draw(one, 60, rows + 1))[:-1]]
+            for rows in (5, 9, 33)}  # fmt: skip
+    assert [list(filter(None, labels)) for labels in told.values()] == [
+        ["99", "0"],
+        ["99", "50", "0"],
+        ["99", "74", "50", "25", "0"],
+    ]
+
+
 def test_a_value_that_is_not_known_leaves_a_gap():
     line = PlotLine(
         "a", tuple(map(float, range(9))), (1, 1, 1, math.nan, math.nan, math.nan, 2, 2, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import tui_support
 from tui_support import START_NS, a_finding, a_proof, write_run
 
 from gputop.feed.budget import BudgetLoader
@@ -51,6 +52,23 @@ def test_no_page_is_wider_than_the_screen(record, snapshot, size):
     rows += ranks.headline(page, size[0]) + ranks.table(page, [0, 1, 2], size[0], "wait", cursor=0)
     rows += ranks.detail(page, 0, size[0], 9) if size[0] > 60 else []
     assert max(row_width(row) for row in rows) <= max(size[0], 50)
+
+
+def test_a_step_that_takes_long_is_told_where_no_number_jumps(tmp_path, monkeypatch):
+    """Its mark in the chart is no step: it has a unit."""
+    usual = tui_support._phases_of
+
+    def slow(rank, step, *more):
+        return {**usual(rank, step, *more), **({"other": 400.0} if step == 250 else {})}
+
+    monkeypatch.setattr(tui_support, "_phases_of", slow)
+    page = NumericsLoader()(RunRecord.open(write_run(tmp_path / "run", steps=400)), None)
+    told = texts(numerics.in_words(page, 80, 3))[-1]
+    assert told.startswith("● only step time jumps: 4") and told.endswith(" ms at step 250")
+    marks = [mark.label for axis in page.charts if axis.title == "step time" for mark in axis.marks]
+    assert len(marks) == 1 and marks[0] in told
+    quiet = replace(page, beside="")
+    assert texts(numerics.in_words(quiet, 80, 3))[-1].startswith("● nothing jumps")
 
 
 def test_the_lines_of_the_waterfall_follow_each_other_and_add_up(record, snapshot):

@@ -11,6 +11,8 @@ from tui_support import START_NS, a_finding, write_run
 from gputop.actions import SCREENS, in_footer
 from gputop.app.plain_terminal import plain
 from gputop.feed.build import build
+from gputop.feed.curves import loss_curve
+from gputop.feed.numerics import NumericsLoader
 from gputop.feed.snapshot import (
     Curve,
     Notice,
@@ -23,6 +25,7 @@ from gputop.feed.snapshot import (
 )
 from gputop.feed.starting import Starting
 from gputop.output.progress_bar import ProgressBar
+from gputop.render import chart
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
     breakdown,
@@ -371,6 +374,19 @@ def test_loss_curve_falls(four):
     assert lines[0].strip().startswith("5.") and "step 0" in lines[-1] and lines[-1].endswith("399")
 
 
+def test_the_loss_of_the_panel_is_that_of_numerics(tmp_path):
+    """A jump of two steps in two thousand is in both, and so are the ends of the scale."""
+    folder = write_run(tmp_path / "long", steps=2000, spike_at=1001)
+    record = RunRecord.open(folder)
+    curve = loss_curve(record)
+    assert len(curve.values) < 500 and max(curve.values) == pytest.approx(6.4)
+    page = NumericsLoader()(record, empty_summary(folder))
+    of_page = next(axis for axis in page.charts if axis.title == "loss")
+    panel = texts(loss.draw(curve, 60, 9))
+    beside = texts(chart.draw(of_page, 60, 9))
+    assert [row[: chart.AXIS] for row in panel] == [row[: chart.AXIS] for row in beside]
+
+
 def test_the_end_of_a_scale_is_called_the_whole_only_where_it_is_one(four):
     found = texts(history.draw(four.panels["history"], 90, 24))
     scales = [line[:25].strip() for line in found if line.startswith(" " * 14)]
@@ -493,7 +509,7 @@ def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
     panel = loss.Loss()
     assert row_text(panel.note(nan)) == "NaN since 100"
     *plot, axis = texts(panel.content(nan, 88, 8))
-    assert axis.startswith(" " * 8 + "step 0") and axis.endswith("399")
+    assert axis.startswith(" " * chart.AXIS + "step 0") and axis.endswith("399")
     assert max(len(line.rstrip()) for line in plot) in range(26, 30), "a quarter of 80 cells"
     assert len(texts(tiles.draw(nan, 120))[2].split("││")[3].strip("│ ")) < 12
 

@@ -63,7 +63,8 @@ async def test_each_run_has_its_line_and_foreign_folders_are_named_so(size):
         assert all(len(line) == size[0] for line in lines)
         fast, slow = line_of(app, "2 hours ago"), line_of(app, "3 hours ago")
         assert lines.index(fast) < lines.index(slow), "the newest first"
-        assert " 2 " in slow and " 120 " in slow and "20.9" in slow and "15.9" in fast
+        assert " 120 " in slow and "20.9" in slow and "15.9" in fast
+        assert (" 2 " in slow[20:]) == (size[0] >= 96), "ranks where there is room"
         if size[0] >= 80:
             assert "▲ rank 1 gets" in slow
             assert "JSON" in screen_text(app) and "not a record" in line_of(app, "notes")
@@ -75,6 +76,26 @@ async def test_enter_opens_the_run_at_the_cursor_and_a_broken_one_stays_shut():
         assert app.is_running and "cannot be read" in next(iter(app._notifications)).message
         await press(app, pilot, "down", "down", "enter")
     assert app.picked is not None and app.picked.name == "20240101-slow"
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24)])
+async def test_runs_of_one_script_can_be_told_apart_and_facts_follow_the_list(size):
+    async with listed(size) as (app, pilot):
+        assert "workers 4 " in line_of(app, "2 hours ago")
+        assert "batch 16 " in line_of(app, "3 hours ago")
+        await press(app, pilot, "down", "down")
+        lines = screen_text(app).splitlines()
+        last = max(y for y, line in enumerate(lines) if "foreign" in line or "notes" in line)
+        assert lines[last + 2].startswith(" 20240101-slow")
+        assert any(line.startswith(" directory") for line in lines)
+
+
+async def test_many_runs_leave_rows_to_the_facts():
+    async with listed((80, 24)) as (app, pilot):
+        row = app.screen.view.everything[-1]
+        app.screen._show(RunsView((row,) * 60, listed=True))
+        await settle(app, pilot)
+        assert app.screen.query_one("#facts").size.height == 7
 
 
 async def test_typing_filters_and_escape_takes_it_back():
@@ -97,7 +118,9 @@ async def test_two_marked_runs_are_compared_with_the_earlier_as_baseline():
         await press(app, pilot, "down", "space")
         assert line_of(app, "3 hours ago").startswith(" A ")
         assert line_of(app, "2 hours ago").startswith(" B ")
-        await press(app, pilot, "enter")
+        first, *_, footer = screen_text(app).splitlines()
+        assert "c compares the two" in first and "c compare" in footer and "enter" not in footer
+        await press(app, pilot, "c")
         assert isinstance(app.screen, ComparisonScreen)
         text = screen_text(app)
         assert "B is surely faster" in text and "20240101-slow" in text

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from gputop.feed.series import extremes
 from gputop.feed.snapshot import Curve
 from gputop_probes.record.reader import RunRecord, Table
 
 POINTS = 400
+READ = 8192
+"""Steps that are looked at, at even distances where a run has more."""
 
 
 def loss_curve(record: RunRecord) -> Curve:
@@ -21,10 +24,10 @@ def loss_curve(record: RunRecord) -> Curve:
 
 
 def _thin(rows: Table) -> Curve:
-    """At most ``POINTS`` finite values at even distances, read alone from the mapped file."""
+    """About ``POINTS`` finite values, the smallest and largest of their neighbours, which the
+    screen of numerics shows too; they alone are read from the mapped file.
+    """
     if not len(rows):
         return Curve()
-    index = np.unique(np.linspace(0, len(rows) - 1, POINTS).astype(np.int64))
-    picked = rows[index]
-    picked = picked[np.isfinite(picked["loss"])]
-    return Curve(tuple(picked["step"].tolist()), tuple(picked["loss"].tolist()))
+    index = np.unique(np.linspace(0, len(rows) - 1, READ).astype(np.int64))
+    return Curve(*extremes(rows["step"][index], rows["loss"][index], POINTS // 2))

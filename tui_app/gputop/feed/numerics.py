@@ -10,7 +10,7 @@ from gputop.feed.plots import Chart, MarkedStep, PlotLine, Trouble
 from gputop.feed.series import extremes
 from gputop.feed.snapshot import Snapshot
 from gputop_analysis.numerics import Numerics, numerics
-from gputop_analysis.spikes import Instability, Spike
+from gputop_analysis.spikes import NUMERIC, Instability, Spike, steps_named
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
@@ -35,6 +35,8 @@ class NumericsPageData:
     """Jumps of several quantities at once, each in one line."""
     spikes: tuple[str, ...]
     """The largest jumps of one quantity alone."""
+    beside: str
+    """The jumps of step time and memory, which are no trouble of the numbers, in one line."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,7 @@ class NumericsLoader:
         if data is None or not len(data.series):
             return Trouble("Known once a rank has trained its first step.")
         together = {id(spike) for event in data.instabilities for spike in event.spikes}
-        alone = [
-            spike
-            for spike in data.spikes
-            if id(spike) not in together and spike.axis not in ("step_time", "memory")
-        ]
+        alone = [spike for spike in data.spikes if id(spike) not in together]
         alone.sort(key=lambda spike: -spike.sigmas)
         return NumericsPageData(
             rank=data.rank,
@@ -62,8 +60,22 @@ class NumericsLoader:
             steps=(float(data.series.first_step[0]), float(data.series.step[-1])),
             trend=_trend(data),
             instabilities=tuple(event.told() for event in reversed(data.instabilities)),
-            spikes=tuple(spike.told() for spike in alone[:MARKS_AT_MOST]),
+            spikes=tuple(spike.told() for spike in alone if spike.axis in NUMERIC)[:MARKS_AT_MOST],
+            beside=_beside([spike for spike in alone if spike.axis not in NUMERIC]),
         )
+
+
+def _beside(spikes: list[Spike]) -> str:
+    """``only step time jumps: 813 ms at step 203, 753 ms at step 400; memory: ...``."""
+    of_axis: dict[str, list[str]] = {}
+    for spike in spikes[:MARKS_AT_MOST]:
+        place = steps_named(spike.first_step, spike.step)
+        of_axis.setdefault(spike.axis.replace("_", " "), []).append(f"{_label(spike)} at {place}")
+    first, *others = [(axis, ", ".join(jumps)) for axis, jumps in of_axis.items()] or [("", "")]
+    if not first[0]:
+        return ""
+    more = "".join(f"; {axis}: {jumps}" for axis, jumps in others)
+    return f"only {first[0]} jumps: {first[1]}{more}"
 
 
 def charts(numerics: Numerics) -> dict[str, Chart]:
@@ -125,7 +137,7 @@ def _of_event(event: Instability, axis: str) -> MarkedStep:
 def _label(spike: Spike) -> str:
     if spike.axis == "loss" and not np.isfinite(spike.value):
         return "not a number"
-    return f"{spike.value:.3g}"
+    return f"{spike.value:.3g} {spike.unit}".rstrip()
 
 
 def _trend(numerics: Numerics) -> tuple[str, str] | None:

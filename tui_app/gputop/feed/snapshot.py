@@ -52,7 +52,7 @@ class Useful(NamedTuple):
 class Curve(NamedTuple):
     """A value over the steps of the whole run, thinned."""
 
-    steps: tuple[int, ...] = ()
+    steps: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
 
 

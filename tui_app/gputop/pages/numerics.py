@@ -47,6 +47,7 @@ def _stacked(axis_chart: Chart, page: NumericsPageData, width: int, height: int)
     title = axis_chart.title
     if axis_chart.unit:
         title += f", {axis_chart.unit}"
+    title = chart.told_log(title, chart.scale_of(axis_chart))
     head = plots.ruled(title, _now(axis_chart), width)
     return [head, *chart.draw(axis_chart, width, height=height - 1, steps=page.steps, axis=False)]
 
@@ -79,9 +80,8 @@ def in_words(page: NumericsPageData, width: int, limit: int) -> list[Row]:
     if not page.instabilities and page.spikes:
         rows.append([("▲ ", "high"), (shorten("; ".join(page.spikes), width - 2), "text")])
     if not page.instabilities and not page.spikes:
-        rows.append(
-            [("● ", "good"), ("nothing jumps: no value stands out from the 100 before it", "muted")]
-        )
+        words = page.beside or "nothing jumps: no value stands out from the 100 before it"
+        rows.append([("● ", "good"), (shorten(words, width - 2), "muted")])
     return rows
 
 

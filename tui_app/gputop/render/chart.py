@@ -15,6 +15,8 @@ AXIS = 9
 LARGEST = 1e100
 _LOG_FROM = 40.0
 """Largest by smallest value from which on the scale is logarithmic, where all are positive."""
+_TICKS = ((20, 4), (7, 2))
+"""Rows from which on the scale is told at so many places above its lowest."""
 
 Cells = list[list[tuple[str, str]]]
 
@@ -59,11 +61,15 @@ def scale_of(chart: Chart) -> Scale | None:
         if high > 0:
             top = numbers.nice_ceiling(high)
         return Scale(min(low, 0.0), top)
-    room = 0.04 * (high - low) or abs(high) * 0.05 or 1.0
-    bottom = low - room
-    if low >= 0 and bottom < 0:
-        bottom = 0.0
-    return Scale(bottom, high + room)
+    if high > low:
+        return Scale(low, high)
+    room = abs(high) * 0.05 or 1.0
+    return Scale(low - room if low else low, high + room)
+
+
+def told_log(title: str, scale: Scale | None) -> str:
+    """The title of a chart, which says where its scale is not the usual one."""
+    return f"{title}, log scale" if scale is not None and scale.log else title
 
 
 def step_range(chart: Chart) -> tuple[float, float]:
@@ -103,6 +109,8 @@ def draw(
     cells, rows = width - AXIS, height - int(axis)
     grid = _plot(chart, cells, rows=rows, scale=scale, steps=steps)
     result: list[Row] = []
+    if name and scale.log and len(name) + len(" log") < AXIS:
+        name += " log"
     for y, line in enumerate(grid):
         if name and y == rows // 2:
             result.append([(right(name, AXIS - 1) + " ", "text"), *merged(line)])
@@ -127,11 +135,12 @@ def _in_words(chart: Chart, width: int) -> Row:
 
 
 def _label(scale: Scale, y: int, rows: int) -> str:
-    middle = rows >= 7 and y == rows // 2
-    if not (y in (0, rows - 1) or middle):
+    parts = next((parts for least, parts in _TICKS if rows >= least), 1)
+    if y not in [round(part * (rows - 1) / parts) for part in range(parts + 1)]:
         return ""
     value = scale.at(1 - y / max(rows - 1, 1))
-    if middle and not scale.log:  # the row stands for a range: of that, its roundest value
+    if y not in (0, rows - 1) and not scale.log:
+        # the row stands for a range: of that, its roundest value
         value = _roundest(value, abs(scale.high - scale.low) / (2 * rows))
     return numbers.scalar_in(0.0 if abs(value) < 1e-12 * abs(scale.high) else value, AXIS - 1)
 
@@ -219,6 +228,9 @@ def _between(before: tuple[int, int] | None, here: tuple[int, int]) -> list[tupl
     if before is None:
         return [here]
     (x0, y0), (x1, y1) = before, here
+    if x0 == x1 and y0 != y1:
+        step = 1 if y1 > y0 else -1
+        return [(x0, y) for y in range(y0 + step, y1 + step, step)]
     count = max(abs(x1 - x0), abs(y1 - y0), 1)
     between = []
     for i in range(1, count + 1):

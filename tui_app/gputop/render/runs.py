@@ -18,6 +18,7 @@ from gputop.render.rows import (
     row_width,
     shorten,
     shorten_middle,
+    text_width,
     wrap,
 )
 
@@ -26,7 +27,7 @@ NAME = 34
 NAME_FROM = 140
 """Columns from which on a run's name stands beside its command."""
 STATE_FROM = 96
-"""Columns from which on the state has its own."""
+"""Columns from which on the state and the ranks have their own."""
 COMMAND_FROM = 70
 """Columns from which on a verdict stands beside the command; with fewer it has the command's."""
 _ENDED = re.compile(r"^ended: [\d,]+ steps?, (exit 0; )?")
@@ -66,17 +67,20 @@ def _heading(width: int) -> Row:
         names += left("run", NAME)
     if width >= STATE_FROM:
         names += left("state", STATE)
-    names += right("ranks", RANKS) + right("steps", STEPS) + right("p50 ms", STEP_MS)
+    names += right("ranks", RANKS) * (width >= STATE_FROM)
+    names += right("steps", STEPS) + right("p50 ms", STEP_MS)
     return [(names, "muted")] + ([("   verdict", "muted")] if width >= COMMAND_FROM else [])
 
 
 def _command_cells(width: int) -> int:
-    """Cells of the command: a third of what the figures leave."""
-    used = 2 + WHEN + RANKS + STEPS + STEP_MS
-    used += STATE * (width >= STATE_FROM) + NAME * (width >= NAME_FROM)
+    """Cells of the command: a part of what the figures leave."""
+    used = 2 + WHEN + STEPS + STEP_MS
+    used += (STATE + RANKS) * (width >= STATE_FROM) + NAME * (width >= NAME_FROM)
     if width < COMMAND_FROM:
         return max(width - used, 8)
-    return min(max((width - used) * 2 // 5, 14), 44)
+    if width < STATE_FROM:
+        return (width - used) // 2
+    return min((width - used) * 2 // 5, 44)
 
 
 def _line(row: RunRow, width: int, mark: str, now_ns: int) -> Row:
@@ -87,19 +91,30 @@ def _line(row: RunRow, width: int, mark: str, now_ns: int) -> Row:
     else:
         when = numbers.ago((now_ns - run.started_ns) / 1e9)
     line: Row = [(left(mark, 2), "bold accent"), (left(when, WHEN), "muted")]
-    short = shorten if run.given_name else shorten_middle
-    line.append((left(short(called(row), cells - 1), cells), tone))
+    line.append((left(_called_in(row, cells - 1), cells), tone))
     if width >= NAME_FROM:
         line.append((left(shorten_middle(run.name, NAME - 2), NAME), "muted"))
     if width >= STATE_FROM:
         line.append((left(state_of(run), STATE), _state_style(row)))
-    line.append((right(_count(run.ranks), RANKS), "muted"))
+        line.append((right(_count(run.ranks), RANKS), "muted"))
     line.append((right(_count(run.steps), STEPS), tone))
     line.append((right(_step_ms(row), STEP_MS), tone))
     room = width - row_width(line) - 3
     if width >= COMMAND_FROM:
         line += [("   ", ""), *verdict(row, room)]
     return clip(line, width)
+
+
+def _called_in(row: RunRow, width: int) -> str:
+    """In at most ``width`` cells: of a command the end tells two runs apart, and is kept."""
+    name = _named(row)
+    if text_width(name) > width // 2:
+        return shorten_middle(called(row), width)
+    return name + shorten_middle(called(row).removeprefix(name), width - text_width(name))
+
+
+def _named(row: RunRow) -> str:
+    return f"[{row.run.given_name}] " if row.run.given_name else ""
 
 
 def called(row: RunRow) -> str:
@@ -109,10 +124,7 @@ def called(row: RunRow) -> str:
         words = words[1:]
     if words and words[0].endswith(".py"):
         words[0] = Path(words[0]).name
-    command = " ".join(words) or row.run.name
-    if row.run.given_name:
-        return f"[{row.run.given_name}] {command}"
-    return command
+    return _named(row) + (" ".join(words) or row.run.name)
 
 
 def verdict(row: RunRow, width: int) -> Row:

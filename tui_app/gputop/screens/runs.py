@@ -20,13 +20,22 @@ from gputop.screens.page import Reads, bindings, nothing
 from gputop.screens.typed import Typed
 from gputop.screens.typed_text import typed_text
 from gputop.widgets.footer import Footer
-from gputop.widgets.runs_panes import RunFacts, RunsTable, RunsTitle
+from gputop.widgets.runs_panes import AROUND_ROWS, RunFacts, RunsTable, RunsTitle
 
 if TYPE_CHECKING:
     from gputop_probes.runs import RunInfo
 
+FACTS_FROM, ROOMY_FROM = 18, 32
+"""Rows of the screen from which on the chosen run's facts stand below the table, and more rows of
+them are kept.
+"""
+FACTS = (7, 10)
 LOOK_EVERY_S = 5.0
 """Seconds between two looks at the directory of runs."""
+
+
+IDLE = (frozenset({"compare"}), frozenset[str](), frozenset({"take"}))
+"""What the footer does not offer where none, one or two are marked: one key for one thing."""
 
 
 class RunsListed(Message):
@@ -54,9 +63,7 @@ class RunsScreen(Typed, Moving, Screen[None]):
     DEFAULT_CSS = """
     RunsScreen { layout: vertical; background: $background; color: $role-text; }
     RunsScreen #title { dock: top; height: 1; }
-    RunsScreen #table { height: 1fr; }
-    RunsScreen #facts { height: 10; }
-    RunsScreen.short #facts { height: 7; }
+    RunsScreen #facts { height: 1fr; }
     RunsScreen.shorter #facts { display: none; }
     RunsScreen #footer { dock: bottom; height: 1; }
     """
@@ -86,8 +93,17 @@ class RunsScreen(Typed, Moving, Screen[None]):
         self.set_interval(LOOK_EVERY_S, self._list)
 
     def on_resize(self) -> None:
-        self.set_class(self.size.height < 32, "short")
-        self.set_class(self.size.height < 18, "shorter")
+        self.set_class(self.size.height < FACTS_FROM, "shorter")
+        self._share_rows()
+
+    def _share_rows(self) -> None:
+        """The table has the rows of its runs, the facts follow; they keep some where runs abound,
+        and where there is no run the table's words have all.
+        """
+        height, rows = self.size.height - 2, len(self.view.shown)
+        facts = 0 if height + 2 < FACTS_FROM or not rows else FACTS[height + 2 >= ROOMY_FROM]
+        wanted = rows + AROUND_ROWS if facts else height
+        self.table.styles.height = max(min(wanted, height - facts), 1)
 
     # ---- what the app asks of a screen above the main one
 
@@ -152,6 +168,7 @@ class RunsScreen(Typed, Moving, Screen[None]):
         chosen = self.table.chosen
         self.view = view
         self.table.view = view
+        self._share_rows()
         if at is None and chosen is not None:
             at = chosen.path
         self.table.follow(at)
@@ -161,6 +178,7 @@ class RunsScreen(Typed, Moving, Screen[None]):
         title = self.query_one(RunsTitle)
         title.view, title.typing = self.view, self._typing
         self.query_one(RunFacts).row = self.table.chosen
+        self.query_one(Footer).idle = IDLE[len(self.view.marked)]
         self.call_after_refresh(self._read_next)
 
     def _move(self, step: int) -> None:

@@ -59,7 +59,8 @@ def draw(plot: Plot, width: int, height: int, mono: bool = False) -> list[Row]:
 
 def _title(plot: Plot) -> str:
     unit = plot.unit if isinstance(plot, (Chart, Bars)) else ""
-    return f"{plot.title}, {unit}" if unit else plot.title
+    title = f"{plot.title}, {unit}" if unit else plot.title
+    return chart.told_log(title, chart.scale_of(plot)) if isinstance(plot, Chart) else title
 
 
 def _legend(plot: Plot) -> Row:

@@ -29,9 +29,13 @@ class RunsTitle(Canvas, drawn=("view", "typing")):
             start += [("   / ", "muted"), (typed, "bold text")]
         count = len(self.view.marked)
         words = {0: "space marks two runs to compare", 1: "one marked: space marks the other"}
-        hint = words.get(count, "enter compares the two marked runs")
+        hint = words.get(count, "c compares the two marked runs")
         style = "accent" if count == MOST_MARKED else "muted"
         return [spread(start, [(hint + " ", style)], width)]
+
+
+AROUND_ROWS = 3
+"""Rows of the table beside its runs: the title, the heading, an empty one."""
 
 
 class RunsTable(Canvas, can_focus=True, drawn=("view", "cursor")):
