@@ -10,6 +10,12 @@ from gputop.widgets.header import broken_loss, broken_since
 from gputop.widgets.panel import Panel
 
 
+def covered(curve: Curve, steps: int, cells: int) -> int:
+    """Cells, of those that ``steps`` of a run take, up to the last loss that is a number."""
+    last = curve.steps[-1] if curve.steps else 0
+    return min(max(round(cells * last / max(steps - 1, 1)), 1), cells)
+
+
 def draw(curve: Curve, width: int, height: int, steps: int = 0) -> list[Row]:
     """A line with its range at the left and its steps below.
 
