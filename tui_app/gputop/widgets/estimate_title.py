@@ -17,6 +17,8 @@ def draw(form: Form, source: str, meaning: str, width: int) -> list[Row]:
         (_size(form), "muted"),
     ]
     space = width - row_width(start) - 3
+    if len(source) > space:
+        source = source.partition(":")[0]
     end: Row = (
         [(shorten_middle(source, space), "accent")] if source and space >= len("from run") else []
     )
