@@ -100,8 +100,9 @@ def replayed(stage: Stage) -> GputopApp:
 
 
 def before_the_first_step(stage: Stage) -> GputopApp:
-    """A checklist with seconds."""
-    folder = write_run(stage.path("starting"), ranks=0, steps=0, gpus=2, state="running")
+    """A checklist with seconds, and the samples of these."""
+    options = {"ranks": 0, "steps": 0, "gpus": 2, "state": "running"}
+    folder = write_run(stage.path("starting"), standing_s=20, **options)
     (folder / "hosts" / "box" / "output.log").write_bytes(b"loading llama-3-8b ...\n")
     writer = RecordWriter(folder, "box")
     reached = (("import torch", 1, 4), ("CUDA", 4, 6), ("process group", 6, 7), ("model", 7, None))

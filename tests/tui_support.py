@@ -371,15 +371,21 @@ class FakeControl:
         self.asked.append("dump")
 
 
+WEIGHTY = ("embed", "up")
+"""The made-up layers that have weights."""
+
+
 def write_layers(folder: Path) -> None:
-    """Add the looks at a model's layers to a record: four blocks, of which the third is slow."""
+    """Add the looks at a model's layers to a record: four blocks, of which the third is slow; they
+    take what forward and backward take in ``STEP_MS``.
+    """
     paths = ["", "embed"]
     kinds = ["Model", "Embedding"]
     for block in range(4):
         paths += [f"blocks.{block}", f"blocks.{block}.up"]
         kinds += ["Block", "Linear"]
     rows = [
-        {"path": path, "class": kind, "parameter_bytes": 0 if kind == "Block" else 4 << 20}
+        {"path": path, "class": kind, "parameter_bytes": 4 << 20 if path.endswith(WEIGHTY) else 0}
         for path, kind in zip(paths, kinds, strict=True)
     ]
     writer = RecordWriter(folder, "box")
@@ -393,11 +399,11 @@ def write_layers(folder: Path) -> None:
             "rows": rows,
         }
     )
-    forward_us = [100, 90, *[50, 900] * 2, 50, 2700, 50, 900]
+    forward_us = [70, 60, *[30, 600] * 2, 30, 1800, 30, 600]
     for step in (12, 14, 16):
         look = {"type": "layers", "rank": 0, "step": step, "first": 0, "clock": "host"}
-        look |= {"forward_us": forward_us, "backward_us": [2 * us for us in forward_us]}
-        look |= {"calls": [1] * len(rows), "forward_ms": 6.0, "backward_ms": 12.0}
+        look |= {"forward_us": forward_us, "backward_us": [1.8 * us for us in forward_us]}
+        look |= {"calls": [1] * len(rows), "forward_ms": 4.1, "backward_ms": 7.4}
         look |= {"outside_forward_ms": 0.2, "outside_backward_ms": 0.4}
         writer.append_event({**look, "t_ns": START_NS + (3 + step) * 10**8})
     writer.close()

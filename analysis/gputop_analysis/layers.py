@@ -116,11 +116,26 @@ class FoldedLayers:
         limit = STANDS_OUT * self.each_ms
         return tuple(sorted((m for m in self.members if m.ms > limit), key=lambda m: -m.ms))
 
-    def told(self) -> str:
-        """``32 x LlamaDecoderLayer, 1.9 ms each, 17 stands out: 4.1``."""
-        text = f"{len(self.members)} x {self.kind}, {_two_figures(self.each_ms)} ms each"
-        for outlier in self.outliers[:2]:
-            text += f", {outlier.name} stands out: {_two_figures(outlier.ms)}"
+    def told(self, width: int | None = None) -> str:
+        """``32 x LlamaDecoderLayer: 31 at 1.9 ms, layers.17 at 4.1 ms``, of which whole parts are
+        left out where ``width`` has no room for them.
+        """
+        slow = self.outliers
+        usual = [layer.ms for layer in self.members if layer not in slow]
+        parts = [f"{len(self.members)} x {self.kind}"]
+        if slow:
+            parts.append(f": {len(usual)} at {_two_figures(median(usual))} ms")
+        else:
+            parts.append(f", {_two_figures(self.each_ms)} ms each")
+        for outlier in slow[:2]:
+            within = outlier.path.split(".")[-2:]
+            which = ".".join(within) if len(within) > 1 else f"{self.kind} {outlier.name}"
+            parts.append(f", {which} at {_two_figures(outlier.ms)} ms")
+        text = parts[0]
+        for part in parts[1:]:
+            if width is not None and len(text) + len(part) > width:
+                break
+            text += part
         return text
 
 

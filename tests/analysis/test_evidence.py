@@ -241,7 +241,7 @@ def test_a_trace_without_a_device_tells_what_its_thread_did(tmp_path):
     evidence = gather(path)
     assert evidence.cause == "time outside of operators"
     assert evidence.findings == [
-        "thread 9: operators for 70 % of 1.0 ms, neither (Python, data, waiting) for 30 %; of the "
+        "thread 9: 70 % of 1.0 ms in operators, 30 % outside them (Python, data, waiting); of the "
         "operators' own time: aten::mm 86 %, aten::add 14 %"
     ]
     assert any("launched 1 kernel:" in sentence for sentence in evidence.unknown)

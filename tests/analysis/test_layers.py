@@ -55,8 +55,8 @@ def test_alike_layers_are_one_row_that_names_the_one_that_stands_out(tmp_path):
     rows = fold(found.root.children)
     folded = rows[0]
     assert isinstance(folded, FoldedLayers) and len(rows) == 2
-    assert folded.told() == "4 x Block, 3 ms each, 2 stands out: 9"
+    assert folded.told() == "4 x Block: 3 at 3 ms, Block 2 at 9 ms"
     text = "\n".join(row_text(row) for row in table(found, 160))
-    assert "4 x Block, 3 ms each, 2 stands out: 9" in text and "head  Linear" in text
+    assert "4 x Block: 3 at 3 ms, Block 2 at 9 ms" in text and "head  Linear" in text
     hits = table(found, 160, search="HEAD")
     assert len(hits) == 2 and "7" not in row_text(hits[1])[:20]

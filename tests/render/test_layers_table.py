@@ -33,10 +33,27 @@ def test_steps_units_folds_and_bytes_are_written_out():
     head = row_text(summary(layers, 120)[0])
     assert "median of 3: steps 14, 16, 45, ms by the host's clock" in head
     rows = [row_text(row) for row in table(layers, 120)]
-    assert "4 x Block, 1 ms each, 2 stands out: 9" in rows[2]
+    assert "4 x Block: 3 at 1 ms, blocks.2 at 9 ms" in rows[2]
     assert rows[3].strip().startswith("2  Block (stands out)")
     assert "1008 KiB" in rows[4]
     assert not any("e+" in row or "##" in row for row in rows)
+
+
+def test_a_figure_that_does_not_fit_is_left_out_whole():
+    layers = layers_of_four_blocks()
+    for width in range(60, 130):
+        row = row_text(table(layers, width)[2])
+        told = row[: row_text(table(layers, width)[0]).index(" forward")].strip()
+        whole = "4 x Block: 3 at 1 ms, blocks.2 at 9 ms"
+        assert whole.startswith(told) and (told.endswith(" ms") or told == "4 x Block"), told
+
+
+def test_layers_and_the_models_own_code_add_up_and_names_stand_near_their_figures():
+    layers = layers_of_four_blocks()
+    layers.root.own_forward_ms, layers.root.forward_ms = 0.6, 12.6
+    rows = [row_text(row) for row in table(layers, 200)]
+    assert rows[-1].split()[:5] == ["in", "Model", "itself", "0.600", "0.000"]
+    assert rows[0].index("forward") < 60
 
 
 def test_a_search_tells_whole_paths():

@@ -13,6 +13,7 @@ from gputop.app.plain_terminal import plain
 from gputop.feed.build import build
 from gputop.feed.curves import loss_curve
 from gputop.feed.numerics import NumericsLoader
+from gputop.feed.resources import resources
 from gputop.feed.snapshot import (
     Curve,
     Notice,
@@ -395,10 +396,17 @@ def test_the_end_of_a_scale_is_called_the_whole_only_where_it_is_one(four):
     assert not any("#" in scale for scale in scales)
 
 
+def test_the_history_of_one_gpu_needs_no_words_for_several(tmp_path):
+    found = resources(RunRecord.open(write_run(tmp_path / "one", steps=300, gpus=1)))
+    names = [track.name for track in found.tracks]
+    assert names[:4] == ["GPU", "memory used", "power", "hottest"]
+
+
 def test_history_shows_the_value_at_the_cursor_in_every_track(four):
     found = four.panels["history"]
     names = [track.name for track in found.tracks]
-    assert names == ["GPU", "memory used", "power", "hottest", "CPU", "RAM", "disk"]
+    of_gpus = ["GPUs, mean", "fullest GPU", "power, sum", "hottest GPU"]
+    assert names == [*of_gpus, "CPU", "RAM", "disk"], "what stands for four GPUs says how"
     newest, first = (texts(history.draw(found, 90, 22, cursor=c)) for c in (None, 0))
     gpu = found.tracks[0].values
     assert f"{gpu[-1]:,.0f} %" in newest[0] and f"{gpu[0]:,.0f} %" in first[0]
@@ -717,6 +725,9 @@ def test_from_the_first_second_on_the_start_says_what_it_is_at_and_what_comes(on
     assert "python, imports  2.0 s" in text and "CPU" in text and "Loss" not in text
     over = beginning._replace(summary=summary._replace(state="ended"))
     assert "no step yet" in "\n".join(texts(tiles.draw(over, 120)))
+    for width in (60, 120):
+        head = "\n".join(texts(header.draw(beginning, width)))
+        assert "no step yet" in head and "step 0" not in head
 
 
 def test_what_each_milestone_was_reached_by_is_never_cut():
@@ -725,6 +736,7 @@ def test_what_each_milestone_was_reached_by_is_never_cut():
     for width in (30, 40, 56, 66, 76, 120):
         first = row_text(checklist(start, START_NS + 2 * 10**9, width, 5)[0])
         assert "2 of 2" in first and len(first) <= width
+        assert ("2 of 2 processes" in first) == (width >= 56)
 
 
 def test_while_a_run_stands_the_first_line_is_about_that_alone(one):

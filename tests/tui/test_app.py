@@ -10,6 +10,7 @@ from textual.command import CommandList
 from textual.content import Content
 from textual.widgets import Input
 from tui_pilot import press, screen_text, settle, started, step
+from tui_screens import Stage, recording_of_another_tool
 from tui_support import FakeControl
 
 from gputop.actions import ACTIONS, OF_THE_APP, Action, on_screen, target
@@ -216,6 +217,29 @@ async def test_the_palette_marks_the_chosen_one_and_has_keys_of_its_own(running)
         assert lines[-1].rstrip() == " enter run   esc close"
         await press(app, pilot, "enter")
         assert isinstance(app.screen, NumericsScreen)
+
+
+async def test_in_a_narrow_terminal_a_dialog_takes_all_columns_and_tells_its_keys(running):
+    async with started(running, size=(60, 20)) as (app, pilot):
+        await press(app, pilot, "e")
+        box = app.screen.query_one(".box")
+        assert box.region.width == 60 and "enter choose · esc cancel" in screen_text(app)
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert box.region.width == 64
+
+
+async def test_a_recording_is_wrapped_anew_for_another_window(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = recording_of_another_tool(Stage(tmp_path, None))
+    async with app.run_test(size=(60, 20)) as pilot:
+        for width in (120, 60, 80):
+            await pilot.resize_terminal(width, 30)
+            await pilot.pause()
+            lines = [line.rstrip() for line in screen_text(app).splitlines()]
+            first = next(line for line in lines if line.startswith("thread 1"))
+            after = lines[lines.index(first) + 1].split() or ["x" * width]
+            assert len(first) <= width - 2 < len(first) + 1 + len(after[0])
 
 
 def test_keys_that_do_the_same_are_told_in_words():

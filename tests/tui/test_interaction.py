@@ -376,7 +376,7 @@ async def test_one_time_cursor_goes_through_all_charts_by_keys_and_mouse(running
         history = app.main.query_one(HistoryPanel)
         await press(app, pilot, "2", "z")
         newest = screen_text(app)
-        for words in ("memory used", "power", "CPU", "RAM", "disk"):
+        for words in ("fullest GPU", "power, sum", "CPU", "RAM", "disk"):
             assert words in newest
         history.move_cursor(-39)
         await press(app, pilot, "left")

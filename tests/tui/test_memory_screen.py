@@ -19,6 +19,39 @@ def test_a_course_of_few_bytes_is_in_mib_with_a_round_middle(pair):
     assert [row.split()[0] for row in rows[1:-1] if row[:8].strip()] == ["80", "40", "0"]
 
 
+def test_settings_are_compared_with_the_replay_of_the_same_ones(pair):
+    """The made-up program reserves more than the model would: that is no other setting's merit."""
+    settings = next(view for view in memory.views(pair[1], None) if view.title == "other settings")
+    rows = settings.draw(58)
+    lines = [row_text(row).split() for row in rows]
+    assert row_text(rows[0]) == "reserved peak of the same requests, a rough guess"
+    assert lines[1] == ["PYTORCH_CUDA_ALLOC_CONF", "reserved", "change"]
+    assert lines[2:5] == [
+        ["as", "recorded", "80", "MiB"],
+        ["as", "recorded,", "replayed", "50", "MiB"],
+        ["expandable_segments:True", "60", "MiB", "+10", "MiB"],
+    ]
+    assert lines[5] == ["max_split_size_mb:64", "50", "MiB", "none"]
+    assert not any(style == "good" for row in rows for _, style in row)
+    assert max(map(row_width, settings.draw(298)[:-3])) < 100, "figures stand near their names"
+
+
+def test_two_lines_of_a_chart_are_told_apart_without_colour(pair):
+    head = row_text(memory.course(pair[1], 100, 13)[0])
+    assert "╌ reserved" in head and "━ allocated" in head
+
+
+async def test_what_a_table_hides_is_told_and_a_tall_screen_has_a_tall_chart(pair):
+    app = MemoryApp(pair[1], pair[0])
+    async with app.run_test(size=(60, 20)) as pilot:
+        await press(app, pilot, "shift+tab", "shift+tab")
+        assert "↑↓ 1–" in screen_text(app)
+        await pilot.resize_terminal(300, 80)
+        await pilot.pause()
+        assert app.screen.query_one("#course").size.height > 50
+        assert "↑↓" not in screen_text(app)
+
+
 def test_without_stacks_it_says_how_to_record_them(tmp_path):
     path = write_snapshot(
         tmp_path / "bare.pickle",

@@ -103,7 +103,8 @@ GRID_FROM = 25
 
 
 def _breakdown_rows(request: Request) -> Want:
-    return Want(6, 14, 2) if request.begun else Want(4, 14)
+    """Of a start enough for every milestone, of steps for a chart."""
+    return Want(6, 14, 2) if request.begun else Want(10, 11)
 
 
 def _ranks_rows(request: Request) -> Want:

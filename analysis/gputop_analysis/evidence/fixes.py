@@ -77,10 +77,10 @@ def _of_stages(what_if: StragglerJudgement) -> Iterator[Fix]:
 
 def _of_memory(memory: Memory) -> Iterator[Fix]:
     """The setting that would have reserved least."""
-    recorded = memory.settings[0].peak_reserved if memory.settings else None
+    recorded = memory.baseline
     reserved_by_setting = [
         (setting.peak_reserved, setting.name)
-        for setting in memory.settings[1:]
+        for setting in memory.tried
         if setting.peak_reserved is not None
     ]
     if not recorded or not reserved_by_setting:

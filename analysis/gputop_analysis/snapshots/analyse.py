@@ -17,7 +17,12 @@ from gputop_analysis.snapshots.load import (
     SnapshotError,
 )
 from gputop_analysis.snapshots.play import play_as_recorded
-from gputop_analysis.snapshots.settings import AllocatorSetting, other_settings
+from gputop_analysis.snapshots.settings import (
+    AS_RECORDED,
+    REPLAYED,
+    AllocatorSetting,
+    other_settings,
+)
 
 _POINTS = 200
 
@@ -79,7 +84,7 @@ class Memory:
     """(allocated, reserved) over the events, at most 200 points, the highest of each part."""
     fragmentation: Fragmentation
     settings: tuple[AllocatorSetting, ...]
-    """As recorded first; empty without a history."""
+    """As recorded first, then replayed where that differs; empty without a history."""
     failed_bytes: int | None
     """What was asked for when memory ran out; None: it did not."""
     conf_known: bool
@@ -90,6 +95,17 @@ class Memory:
     def has_history(self) -> bool:
         """Whether allocations were recorded; else the peaks are those when it was taken."""
         return bool(self.settings)
+
+    @property
+    def baseline(self) -> int:
+        """The reserved peak that those of other settings are compared with."""
+        own = [s.peak_reserved for s in self.settings if s.name in (AS_RECORDED, REPLAYED)]
+        return own[-1] or 0 if own else 0
+
+    @property
+    def tried(self) -> tuple[AllocatorSetting, ...]:
+        """The settings that are not those of the recording."""
+        return tuple(s for s in self.settings if s.name not in (AS_RECORDED, REPLAYED))
 
     @property
     def categories(self) -> dict[str, int]:

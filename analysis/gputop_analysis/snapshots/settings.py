@@ -10,6 +10,10 @@ from gputop_analysis.snapshots.play import play_with
 from gputop_analysis.vram.conf import AllocatorConf, parse
 
 AS_RECORDED = "as recorded"
+REPLAYED = "as recorded, replayed"
+"""Where the model of the allocator reserves other than was recorded: what other settings are to be
+compared with, since they are played too.
+"""
 NO_EMPTY_CACHE = "empty_cache left out"
 WORDS = (
     "expandable_segments:True",
@@ -38,7 +42,8 @@ class AllocatorSetting(NamedTuple):
 def other_settings(
     history: GpuHistory, recorded: AllocatorConf, capacity: int | None
 ) -> tuple[AllocatorSetting, ...]:
-    """The recorded peak, then that of each other setting.
+    """The recorded peak, that of the same settings where their replay has another one, then that of
+    each other setting.
 
     Args:
         history: the requests; without any there is nothing to play.
@@ -50,6 +55,9 @@ def other_settings(
         return ()
     peak = max(history.reserved)
     settings = [AllocatorSetting(AS_RECORDED, peak)]
+    replayed = play_with(history, recorded, recorded, capacity).peak_reserved
+    if replayed not in (peak, None):
+        settings.append(AllocatorSetting(REPLAYED, replayed))
     for words in WORDS:
         conf = parse(words)
         room = capacity

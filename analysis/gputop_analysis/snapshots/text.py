@@ -160,14 +160,13 @@ def _settings(memory: Memory) -> Iterator[str]:
     if not memory.settings:
         return
     yield "the same requests with other settings (PYTORCH_CUDA_ALLOC_CONF) would have reserved"
-    recorded = memory.settings[0].peak_reserved or 0
     for setting in memory.settings:
         if setting.peak_reserved is None:
             yield f"  {setting.name:<54}{'does not fit':>13}"
             continue
         change = ""
-        if setting is not memory.settings[0]:
-            change = _signed(setting.peak_reserved - recorded)
+        if setting in memory.tried:
+            change = _signed(setting.peak_reserved - memory.baseline)
         yield f"  {setting.name:<54}{size(setting.peak_reserved):>13}{change:>14}".rstrip()
 
 

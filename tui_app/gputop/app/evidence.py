@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.events import Resize
 from textual.widgets import Static
 
 from gputop.app.alone import AloneApp
@@ -36,15 +37,16 @@ class EvidenceApp(AloneApp):
         self.title = self.evidence.kind
         self.query_one(VerticalScroll).focus()
 
-    def on_resize(self) -> None:
-        self.query_one("#text", Static).update(self._text())
+    def on_resize(self, event: Resize) -> None:
+        """Wrapped anew for the window that there is now; ``size`` still is that of before."""
+        self.query_one("#text", Static).update(self._text(event.size.width))
 
-    def _text(self) -> str:
-        return as_text(self.evidence, max(40, self.size.width - 2), fancy=True)
+    def _text(self, width: int) -> str:
+        return as_text(self.evidence, max(40, width - 2), fancy=True)
 
     def action_copy(self) -> None:
         """Copy all of it."""
-        self.copy_to_clipboard(self._text())
+        self.copy_to_clipboard(self._text(self.size.width))
 
 
 def run_evidence(evidence: Evidence) -> None:

@@ -15,6 +15,8 @@ class PlotLine:
     values: tuple[float, ...]
     style: str = "allocated"
     """Colour role."""
+    dashed: bool = False
+    """Told apart without colour, of two in one chart."""
 
 
 @dataclass(frozen=True, slots=True)

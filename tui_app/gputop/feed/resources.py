@@ -19,7 +19,9 @@ Series = dict[str, tuple[Any, Any]]
 
 
 def resources(record: RunRecord) -> Resources:
-    """Tracks of the GPUs, then of the hosts: means of shares, levels, sums of power and rates."""
+    """Tracks of the GPUs, then of the hosts: means of shares, the fullest and the hottest GPU, sums
+    of power and rates.
+    """
     hosts = [host for host in record.hosts.values() if len(host.host.rows) > 1][:MAX_HOSTS]
     if not hosts:
         return Resources()
@@ -28,31 +30,38 @@ def resources(record: RunRecord) -> Resources:
     longest = max(len(host.host.rows) for host in hosts)
     grid = np.linspace(start, end, min(POINTS, max(longest, 2)))
     series = [_gpu_series(host) | _host_series(host) for host in hosts]
+    several = sum(len(host.state.gpus) for host in hosts) > 1
     tracks = []
     for name, unit, style, how in _TRACKS:
         columns = [
             np.interp(grid, *host_series[name]) for host_series in series if name in host_series
         ]
         if columns and np.isfinite(columns).any():
-            if how == "sum":
-                values = np.sum(columns, axis=0)
-            else:
-                values = np.mean(columns, axis=0)
-            tracks.append(Track(name, unit, tuple(values.tolist()), _top(name, hosts), style))
+            values = _TOGETHER[how](columns, axis=0)
+            shown = _OF_SEVERAL.get(name, name) if several else name
+            tracks.append(Track(shown, unit, tuple(values.tolist()), _top(name, hosts), style))
     seconds = (grid - start) / 1e9
     return Resources(tuple(seconds.tolist()), tuple(tracks))
 
 
 _TRACKS = (
     ("GPU", "%", "good", "mean"),
-    ("memory used", "GiB", "allocated", "mean"),
+    ("memory used", "GiB", "allocated", "max"),
     ("power", "W", "high", "sum"),
-    ("hottest", "°C", "medium", "mean"),
+    ("hottest", "°C", "medium", "max"),
     ("CPU", "%", "accent", "mean"),
     ("RAM", "GiB", "optimizer", "mean"),
     ("disk", "MB/s", "data", "sum"),
     ("net", "MB/s", "comm", "sum"),
 )
+_TOGETHER: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max}
+_OF_SEVERAL = {
+    "GPU": "GPUs, mean",
+    "memory used": "fullest GPU",
+    "power": "power, sum",
+    "hottest": "hottest GPU",
+}
+"""What a track is called where it stands for several GPUs."""
 
 
 def _top(name: str, hosts: list[HostFiles]) -> float:
@@ -66,7 +75,7 @@ def _top(name: str, hosts: list[HostFiles]) -> float:
         sizes = [
             float(h.gpu.rows[-1]["memory_total_bytes"]) / GIB for h in hosts if len(h.gpu.rows)
         ]
-        return sum(sizes) / len(sizes) if sizes else float("nan")
+        return max(sizes, default=float("nan"))
     return float("nan")
 
 

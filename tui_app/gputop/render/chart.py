@@ -12,6 +12,8 @@ from gputop.render.braille import BITS
 from gputop.render.rows import Row, clip, left, right, say
 
 AXIS = 9
+DASH = 3
+"""Dots of a dash, and of the gap after it."""
 LARGEST = 1e100
 _LOG_FROM = 40.0
 """Largest by smallest value from which on the scale is logarithmic, where all are positive."""
@@ -111,11 +113,12 @@ def draw(
     result: list[Row] = []
     if name and scale.log and len(name) + len(" log") < AXIS:
         name += " log"
+    labels = _labels(scale, rows)
     for y, line in enumerate(grid):
         if name and y == rows // 2:
             result.append([(right(name, AXIS - 1) + " ", "text"), *merged(line)])
             continue
-        result.append([(right(_label(scale, y, rows), AXIS - 1) + " ", "muted"), *merged(line)])
+        result.append([(right(labels.get(y, ""), AXIS - 1) + " ", "muted"), *merged(line)])
     if axis:
         return [*result, axis_row(steps, width, chart.axis)]
     return result
@@ -134,15 +137,20 @@ def _in_words(chart: Chart, width: int) -> Row:
     return clip(row, width)
 
 
-def _label(scale: Scale, y: int, rows: int) -> str:
+def _labels(scale: Scale, rows: int) -> dict[int, str]:
+    """What stands beside which row: the ends, and between them round values where they lie."""
     parts = next((parts for least, parts in _TICKS if rows >= least), 1)
-    if y not in [round(part * (rows - 1) / parts) for part in range(parts + 1)]:
-        return ""
-    value = scale.at(1 - y / max(rows - 1, 1))
-    if y not in (0, rows - 1) and not scale.log:
-        # the row stands for a range: of that, its roundest value
-        value = _roundest(value, abs(scale.high - scale.low) / (2 * rows))
-    return numbers.scalar_in(0.0 if abs(value) < 1e-12 * abs(scale.high) else value, AXIS - 1)
+    reach, dots = abs(scale.high - scale.low) / (2 * rows), 4 * rows - 1
+    labels: dict[int, str] = {}
+    for part in range(parts + 1):
+        value = scale.at(part / parts)
+        if 0 < part < parts and not scale.log:
+            value = _roundest(value, reach)
+        if abs(value) < 1e-12 * abs(scale.high):
+            value = 0.0
+        y = (dots - round(scale.share(value) * dots)) // 4
+        labels[y] = numbers.scalar_in(value, AXIS - 1)
+    return labels
 
 
 def _roundest(value: float, reach: float) -> float:
@@ -209,6 +217,7 @@ def _draw_line(
     columns, lowest = 2 * cells, 4 * rows - 1
     span = (steps[1] - steps[0]) or 1.0
     before: tuple[int, int] | None = None
+    count = 0
     for step, value in zip(line.steps, line.values, strict=True):
         if not abs(value) < LARGEST or not steps[0] <= step <= steps[1]:
             before = None
@@ -216,6 +225,9 @@ def _draw_line(
         x = min(columns - 1, int((step - steps[0]) / span * columns))
         y = lowest - round(scale.share(value) * lowest)
         for dot_x, dot_y in _between(before, (x, y)):
+            count += 1
+            if line.dashed and count % (2 * DASH) >= DASH:
+                continue
             key = dot_y // 4, dot_x // 2
             bits[key] = bits.get(key, 0) | BITS[dot_y % 4][dot_x % 2]
         before = x, y
@@ -242,5 +254,8 @@ def legend(lines: Sequence[PlotLine]) -> Row:
     """Names of the curves in their colours."""
     row: Row = []
     for line in lines:
-        row += [("━ ", line.style), (left(line.name, len(line.name)) + "  ", "muted")]
+        row += [
+            ("╌ " if line.dashed else "━ ", line.style),
+            (left(line.name, len(line.name)) + "  ", "muted"),
+        ]
     return row

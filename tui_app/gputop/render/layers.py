@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gputop.render import numbers
-from gputop.render.rows import Row, clip, left, right, row_width, shorten, shorten_middle
+from gputop.render.rows import (
+    Row,
+    clip,
+    left,
+    right,
+    row_width,
+    shorten,
+    shorten_middle,
+    text_width,
+)
 from gputop_analysis.layers import FoldedLayers, Layer, Layers, fold, sort_key
 from gputop_analysis.units import GIB
 
@@ -24,6 +33,10 @@ _COLUMNS = (
     ("type", 10),
 )
 _LEAST_NAME = 24
+_GAP = 4
+"""Cells between the longest name and the figures, where there is room."""
+_TELLING = 0.005
+"""Share of the time that the model's own code takes, from which on it has a row."""
 _BESIDE_WIDTH = 11
 """Cells of the column with another rank's time."""
 _STEPS_SHOWN = 4
@@ -56,15 +69,17 @@ def table(
         other = {layer.path: layer for layer in beside.root.walk()}
         beside_width = _BESIDE_WIDTH
     columns = _columns(width - beside_width, layers)
-    name_width = width - sum(cells for _, cells in columns) - beside_width
+    by_path = bool(search) or only is not None
+    room = width - sum(cells for _, cells in columns) - beside_width
+    longest = max((text_width(_name(*line, by_path)) for line in lines), default=0)
+    name_width = min(room, max(longest + _GAP, _LEAST_NAME))
     heading: Row = [(left("layer", name_width), "muted")]
     if beside:
         heading.append((right(f"rank {beside.rank}", beside_width), "muted"))
     heading += [(right(name, cells), "muted") for name, cells in columns]
     rows = [heading]
-    by_path = bool(search) or only is not None
     for level, row, note in lines:
-        name = _name(row, level, note, by_path)
+        name = _name(level, row, note, by_path, name_width - 1)
         cells: Row = [(left(shorten_middle(name, name_width - 1), name_width), "text")]
         if beside:
             cells.append((right(_beside(row, other), beside_width), "text"))
@@ -122,7 +137,23 @@ def _lines(layers: Layers, sort: str, search: str, folded: bool, depth: int) -> 
         return [(0, layer, "") for layer in hits]
     lines: list[Line] = []
     _add(lines, [layers.root], 0, (sort, folded, depth))
+    rest = _rest(layers.root)
+    if layers.share(rest) >= _TELLING:
+        lines.append((1, rest, ""))
     return lines
+
+
+def _rest(root: Layer) -> Layer:
+    """What is of the whole model and of none of its layers, so that these and it add up."""
+    within = root.children
+    return Layer(
+        root.path,
+        f"in {root.kind} itself",
+        forward_ms=root.own_forward_ms,
+        backward_ms=root.own_backward_ms,
+        parameter_bytes=root.parameter_bytes - sum(layer.parameter_bytes for layer in within),
+        calls=root.calls,
+    )
 
 
 def _add(
@@ -167,10 +198,12 @@ def _columns(width: int, layers: Layers) -> list[tuple[str, int]]:
     return columns
 
 
-def _name(row: Layer | FoldedLayers, level: int, note: str, by_path: bool) -> str:
+def _name(
+    level: int, row: Layer | FoldedLayers, note: str, by_path: bool, width: int | None = None
+) -> str:
     indent = "  " * level
     if isinstance(row, FoldedLayers):
-        return indent + row.told()
+        return indent + row.told(None if width is None else width - len(indent))
     marks = " (compiled)" * row.compiled + " (recomputed)" * row.recomputed
     name = row.path if by_path and row.path else row.name
     text = row.kind if name == row.kind else f"{name}  {row.kind}"

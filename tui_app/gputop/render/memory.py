@@ -9,10 +9,11 @@ from typing import NamedTuple
 from gputop.feed.plots import Chart, MarkedStep, PlotLine
 from gputop.render import chart
 from gputop.render.bars import bar
-from gputop.render.rows import Row, left, right, say, shorten_middle
+from gputop.render.rows import Row, left, right, say, shorten_middle, text_width
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
 from gputop_analysis.snapshots.frames import NO_FRAMES
+from gputop_analysis.snapshots.settings import AllocatorSetting
 from gputop_analysis.snapshots.text import remarks, size
 from gputop_analysis.text import counted, with_minus
 from gputop_analysis.units import GIB, MIB
@@ -22,10 +23,13 @@ HOW_TO_RECORD = (
     "Which line holds what is known once stacks are recorded: call"
     " torch.cuda.memory._record_memory_history() before the model is built."
 )
+_CONF = "PYTORCH_CUDA_ALLOC_CONF"
 _BAR = 12
 _NAME = 24
 """Cells that a name has at least before the bar of its share has any."""
 _FIGURES = 12
+_GAP = 4
+"""Cells between the longest name and the figures, where there is room."""
 
 
 class View(NamedTuple):
@@ -60,7 +64,7 @@ def course(memory: Memory, width: int, height: int) -> list[Row]:
     reserved = tuple(point[1] / count for point in memory.course)
     peak = allocated.index(max(allocated))
     lines = (
-        PlotLine("reserved", steps, reserved, "reserved"),
+        PlotLine("reserved", steps, reserved, "muted", dashed=True),
         PlotLine("allocated", steps, allocated, "allocated"),
     )
     marks = (MarkedStep(steps[peak], f"allocated peak {size(memory.peak_allocated)}", "accent"),)
@@ -114,24 +118,32 @@ def _fragmentation(memory: Memory, width: int) -> list[Row]:
 
 
 def _settings(memory: Memory, width: int) -> list[Row]:
+    names = [_CONF, *(setting.name for setting in memory.settings)]
+    room = max(10, min(width - 2 * _FIGURES, max(map(len, names)) + _GAP))
     rows: list[Row] = []
     for setting in memory.settings:
-        if setting.peak_reserved is None:
-            figures: Row = [(right("does not fit", 2 * _FIGURES), "high")]
-        else:
-            change = setting.peak_reserved - (memory.settings[0].peak_reserved or 0)
-            style = "good" if change < 0 else "text"
-            figures = [
-                (right(size(setting.peak_reserved), _FIGURES), "text"),
-                (right(_signed(change) if change else "", _FIGURES), style),
-            ]
-        rows.append([(left(setting.name, max(10, width - 2 * _FIGURES)), "text"), *figures])
+        figures = _peak_and_change(memory, setting)
+        rows.append([(left(shorten_middle(setting.name, room - 1), room), "text"), *figures])
     if rows:
-        head = say("reserved peak of the same requests (PYTORCH_CUDA_ALLOC_CONF)", width)
-        rows = [*head, *rows, []]
+        guess = ", a rough guess" if memory.first_difference is not None else ""
+        head = say(f"reserved peak of the same requests{guess}", width)
+        heads = left(_CONF, room) + right("reserved", _FIGURES) + right("change", _FIGURES)
+        rows = [*head, [(heads, "muted")], *rows, []]
     for sentence in remarks(memory):
         rows += say(f"{sentence}.", width)
     return rows
+
+
+def _peak_and_change(memory: Memory, setting: AllocatorSetting) -> Row:
+    """What a setting would have reserved; less is praised only where the replay can be trusted."""
+    if setting.peak_reserved is None:
+        return [(right("does not fit", 2 * _FIGURES), "high")]
+    figures: Row = [(right(size(setting.peak_reserved), _FIGURES), "text")]
+    if setting not in memory.tried:
+        return figures
+    change = setting.peak_reserved - memory.baseline
+    style = "good" if change < 0 and memory.first_difference is None else "text"
+    return [*figures, (right(_signed(change) if change else "none", _FIGURES), style)]
 
 
 def _difference(before: Memory, memory: Memory, width: int) -> list[Row]:
@@ -167,7 +179,8 @@ def _table(entries: Iterable[tuple[str, str, int]], whole: int, width: int) -> l
     noted = max((len(note) + 2 for _, note, _ in shown if note), default=0)
     room = width - noted - _FIGURES - 8
     bar_cells = _BAR if room - _BAR - 2 >= _NAME else 0
-    room = max(10, room - bar_cells - 2)
+    longest = max((text_width(name) for name, _, _ in shown), default=0)
+    room = max(10, min(room - bar_cells - 2, longest + _GAP))
     for name, note, count in shown:
         share = count / whole if whole else 0.0
         rows.append(

@@ -18,6 +18,8 @@ from gputop.screens.typed import Typed
 
 Result = TypeVar("Result")
 _TEXT_WIDTH = 100
+NARROW = 100
+"""Columns below which a dialog with answers takes all of them."""
 AROUND = 8
 """Columns that a dialog's border, padding and scroll bar take, with one before the bar."""
 
@@ -62,7 +64,10 @@ class DialogChoice(Generic[Result]):
 class ChoiceDialog(Dialog[Result | None], Generic[Result]):
     """A question with a few answers; None when it is cancelled."""
 
-    DEFAULT_CSS = CSS.format(name="ChoiceDialog", width=64)
+    DEFAULT_CSS = (
+        CSS.format(name="ChoiceDialog", width=64)
+        + "ChoiceDialog.narrow > .box { width: 100%; max-width: 100%; }"
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "cancel", show=False),
         Binding("up,k,shift+tab", "move(-1)", show=False),
@@ -80,12 +85,16 @@ class ChoiceDialog(Dialog[Result | None], Generic[Result]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_title = self._title
-            box.border_subtitle = "esc cancel"
+            box.border_subtitle = "enter choose · esc cancel"
             yield Static(self._question, markup=False)
             yield Static("", id="choices", markup=False)
 
     def on_mount(self) -> None:
         self._show()
+
+    def on_resize(self) -> None:
+        """Beside it in a narrow terminal only ends of figures would stand."""
+        self.set_class(self.app.size.width < NARROW, "narrow")
 
     def action_move(self, step: int) -> None:
         self._chosen = (self._chosen + step) % len(self._choices)

@@ -7,7 +7,7 @@ from textual.screen import Screen
 
 from gputop.messages import PageClosed
 from gputop.render import memory as render
-from gputop.render.rows import Row, row_text, shorten_middle
+from gputop.render.rows import Row, row_text, row_width, shorten_middle
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
@@ -49,14 +49,23 @@ class MemoryTables(Canvas, can_focus=True):
         below = self._views[self.chosen].draw(inner)
         self._count = len(below)
         self.first = min(self.first, max(0, len(below) - room))
-        note: Row = []
-        for number, view in enumerate(self._views):
-            if number != self.chosen:
-                note.append((f"  {view.title}", "muted"))
-        if len(below) > room:
-            note.append((f"  ↑↓ {self.first + 1} of {len(below):,}", "muted"))
-        title = title_row("", self._views[self.chosen].title, note, inner, focused=True)
+        title = title_row("", self._views[self.chosen].title, self._note(inner, room), inner, True)
         return [[(" ", ""), *row] for row in [title, *below[self.first : self.first + room]]]
+
+    def _note(self, width: int, room: int) -> Row:
+        """What is hidden of the table, and the other ones where all of their names fit."""
+        hidden: Row = []
+        if self._count > room:
+            last = min(self.first + room, self._count)
+            hidden = [(f"  ↑↓ {self.first + 1}–{last} of {self._count:,}", "muted")]
+        shown = self._views[self.chosen]
+        others: Row = [(f"  {view.title}", "muted") for view in self._views if view is not shown]
+        fits = row_width([*others, *hidden]) + len(shown.title) + 4 <= width
+        return [*others, *hidden] if fits else hidden
+
+    def most_rows(self, width: int) -> int:
+        """Rows of the longest table, with its title."""
+        return 1 + max(len(view.draw(width - 2)) for view in self._views)
 
     def turn(self, by: int) -> None:
         """Go to the next table, or the one before."""
@@ -83,8 +92,7 @@ class MemoryScreen(Typed, Moving, Screen[None]):
     BINDINGS = bindings(NAME)
     DEFAULT_CSS = """
     MemoryScreen { layout: vertical; background: $background; color: $role-text; }
-    MemoryScreen #course { height: 1fr; max-height: 18; }
-    MemoryScreen #tables { height: 1fr; }
+    MemoryScreen #course { height: 1fr; }
     MemoryScreen #footer { dock: bottom; height: 1; }
     """
     AUTO_FOCUS = "#tables"
@@ -98,6 +106,11 @@ class MemoryScreen(Typed, Moving, Screen[None]):
         yield MemoryCourse(self._memory)
         yield MemoryTables(self._memory, self._before)
         yield Footer("live", False, self.NAME, id="footer")
+
+    def on_resize(self) -> None:
+        """The tables have the rows that they fill, at most half; the course has the others."""
+        half = self.size.height // 2
+        self.tables.styles.height = min(half, self.tables.most_rows(self.size.width))
 
     @property
     def tables(self) -> MemoryTables:

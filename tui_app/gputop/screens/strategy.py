@@ -44,11 +44,11 @@ SHORT = {
     "pretrain": "4096 tokens, 4M a step",
     "finetune": "instructions, 128 x 4096",
     "lora": "adapters, 16 x 2048",
-    "rlhf": "PPO: iterations",
+    "rlhf": "PPO, by iterations",
     "long-context": "131,072 tokens",
     "moe": "experts, 4M a step",
-    "inference-batch": "servers: throughput",
-    "inference-streaming": "servers: to readers",
+    "inference-batch": "serving, most tokens a GPU",
+    "inference-streaming": "serving, for waiting readers",
     "cheapest": "fewest GPU hours",
 }
 """What is said of a workload in the list."""

@@ -33,6 +33,7 @@ _MORE = re.compile(r" \(\+\d+ more\)$")
 _ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
 BANDS = {"critical": "band-critical", "high": "band-high", "good": "band-good", "info": "band-info"}
 """Ground of the verdict by the style of its health."""
+NO_STEP = "no step yet"
 COMMAND = 26
 """Cells of a long command before ranks, GPUs and host get any."""
 PROGRESS = 24
@@ -264,7 +265,7 @@ def _pace(snapshot: Snapshot, width: int) -> Row:
         return []
     row: Row = [*_progress(snapshot, width)]
     if not (run.ranks or run.steps):
-        return [("no step yet", "muted")]
+        return row
     fields = _figures(snapshot)
     while fields and row_width(row) + sum(row_width(field) for _, field in fields) > width:
         fields.remove(max(fields, key=lambda item: item[0]))
@@ -277,6 +278,8 @@ def _progress(snapshot: Snapshot, width: int, has_bar: bool = True) -> Row:
     run = snapshot.summary
     if snapshot.unread:
         return []
+    if not (run.ranks or run.steps):
+        return [(NO_STEP, "muted")]
     row: Row = [("step ", "muted")]
     if not run.total_steps:
         return [*row, (numbers.count(run.steps).ljust(9), "bold text"), *_own_bar(snapshot)]

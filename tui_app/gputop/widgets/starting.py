@@ -10,6 +10,8 @@ from gputop_analysis.text import duration
 
 NAME, WIDER_NAME, FIGURE = 26, 36, 9
 """Cells of a name, of one where there is room for a bar too, and of a time."""
+REACHED = "{} of {} processes"
+"""By how many a milestone has been reached, where there is room for the words."""
 WITH_BAR = 60
 """Cells of a panel from which on each line has a bar."""
 ROAD = ("python", "import torch", "model", "first batch", "first forward", "first step")
@@ -60,7 +62,9 @@ def _to_come(start: Starting) -> list[str]:
 def _line(part: StartupPart, whole_ns: int, start: Starting, width: int) -> Row:
     """Mark, name, time, how many processes have come so far, and a bar where there is room."""
     many = start.processes
-    reached_cells = len(f"  {many} of {many}  ") if many > 1 else 2
+    narrow = width < 2 + NAME + FIGURE + 2 + len(REACHED.format(many, many))
+    reached_words = "{} of {}" if narrow else REACHED
+    reached_cells = len(f"  {reached_words.format(many, many)}  ") if many > 1 else 2
     cells = min(WIDER_NAME if width >= WITH_BAR else NAME, width - FIGURE - 2 - reached_cells)
     is_milestone = any(event["name"] == part.name for event in start.events)
     style = "text" if is_milestone else "muted"
@@ -72,7 +76,7 @@ def _line(part: StartupPart, whole_ns: int, start: Starting, width: int) -> Row:
     row.append((right(duration(part.ns / 1e9), FIGURE), style))
     reached = ""
     if is_milestone and many > 1:
-        reached = f"  {start.reached.get(part.name, 0)} of {many}"
+        reached = "  " + reached_words.format(start.reached.get(part.name, 0), many)
     room = width - 2 - cells - FIGURE - reached_cells
     if room < 8:
         return [*row, (reached, "muted")]
