@@ -34,6 +34,7 @@ from gputop.widgets.header import Header
 from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
+from gputop_probes.stop import ESCALATION_WINDOW_S
 
 PAGES = {
     "evidence": EvidenceScreen,
@@ -341,6 +342,9 @@ async def test_stopping_waits_for_the_end_and_can_be_made_sterner(running):
         assert control.asked == ["interrupt"] and app.is_running
         await pilot.press("q")
         await pilot.pause()
+        shown = screen_text(app)
+        assert all(word in shown for word in ("SIGKILL", "enter choose · esc keep waiting"))
+        assert f"{ESCALATION_WINDOW_S:g} s" in shown
         await pilot.press("k")
         await step(app, pilot)
     assert control.asked == ["interrupt", "kill"] and app.return_value.action == "stopped"
