@@ -11,10 +11,11 @@ from gputop.feed.budget import BudgetLoader
 from gputop.feed.build import build, by_worth
 from gputop.feed.evidence import EvidenceLoader, FindingDetails
 from gputop.feed.numerics import NumericsLoader
-from gputop.feed.plots import Bars, Chart, Columns, Listing
+from gputop.feed.plots import Bar, Bars, Chart, Columns, Listing
 from gputop.feed.ranks import RanksLoader
 from gputop.pages import budget, evidence, numerics, ranks
 from gputop.render.rows import row_text, row_width
+from gputop.widgets import plots
 from gputop_analysis.budget import LINES
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Input
@@ -120,6 +121,37 @@ def test_long_values_of_a_proof_are_shown():
     for width in (78, 118):
         lines = "\n".join(texts(evidence.inputs(found, width)))
         assert "3.613 ms per step" in lines and "train.py:19 <module>" in lines
+
+
+def test_inputs_of_one_kind_have_their_words_and_unit_once():
+    ms = (("backward", -6.979), ("data", 122.7), ("optimizer", 0.1789))
+    inputs = [Input(f"{name} beyond the median rank", x, "ms per step", "steps") for name, x in ms]
+    proof = replace(a_proof(), inputs=(*inputs, Input("p", 0.5, "", "chance")))
+    lines = texts(evidence.inputs(a_finding(proof=proof), 58))
+    assert lines[1] == "beyond the median rank, ms per step"
+    assert [line.split()[:2] for line in lines[2:5]] == [
+        ["backward", "−6.98"],
+        ["data", "122.70"],
+        ["optimizer", "0.18"],
+    ]
+
+
+def test_what_is_to_be_read_comes_before_blank_lines():
+    details = FindingDetails(a_finding(evidence="several words " * 100))
+    whole = texts(evidence.draw(details, 78, 60))
+    tight = texts(evidence.draw(details, 78, len(whole) - 2))
+    assert len(tight) == len(whole) - 2 and [row for row in whole if row] == [
+        row for row in tight if row
+    ]
+
+
+def test_a_bar_has_the_glyph_and_colour_of_its_name_in_the_legend():
+    legend = (("rank 2", "allocated"), ("median of the others", "muted"))
+    bars = (Bar("data", ((9.0, "high"),), True), Bar("", ((3.0, "muted"),)))
+    head, slow, other = plots.draw(Bars("phases", "ms", legend, bars), 78, 9)
+    assert ("╌ ", "muted") in head and ("━ ", "allocated") in head
+    assert any("━" in text and style == "high" for text, style in slow)
+    assert any("╌" in text and style == "muted" for text, style in other)
 
 
 def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, snapshot):
