@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from tui_support import START_NS, a_finding, a_proof, write_run
 
+from gputop import palette
+from gputop.app.theme import variables
 from gputop.feed.budget import BudgetLoader
 from gputop.feed.build import build, by_worth
 from gputop.feed.evidence import EvidenceLoader, FindingDetails
@@ -64,6 +66,30 @@ def test_the_lines_of_the_waterfall_follow_each_other_and_add_up(record, snapsho
     assert starts == [0] * len(LINES)
     ends = [len(line.rstrip()) for line in lines if "–" not in line[24:35]]
     assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize("height", [14, 15, 18, 30])
+@pytest.mark.parametrize("chosen", [0, len(LINES) - 2])
+def test_a_small_budget_leaves_out_lines_without_a_value_and_not_the_sum(
+    record, snapshot, height, chosen
+):
+    page = BudgetLoader()(record, snapshot)
+    title = list(LINES.values())[chosen].title
+    lines = texts(budget.draw(page, 58, height, chosen))[:height]
+    assert any(line.startswith("  wall time") for line in lines)
+    assert any(line[2:].startswith(title) for line in lines)
+    assert not lines[-1].startswith(f"── {title}")
+    for name, line in LINES.items():
+        if page.budget.lines_ns[name] > 0:
+            assert any(row[2:].startswith(line.title) for row in lines)
+
+
+def test_lines_of_the_budget_differ_in_the_sixteen_colours():
+    ansi = variables(dark=True, ansi=True)
+    names = ("data_stall", "core_wait", "straggler_wait", "communication")
+    styles = [palette.BUDGET[name].style for name in names]
+    colours = [ansi.get(f"role-{style}", ansi.get(f"phase-{style}")) for style in styles]
+    assert len(set(colours)) == len(names)
 
 
 def test_one_rank_is_compared_with_none(tmp_path, snapshot):

@@ -350,6 +350,17 @@ async def test_stopping_waits_for_the_end_and_can_be_made_sterner(running):
     assert control.asked == ["interrupt", "kill"] and app.return_value.action == "stopped"
 
 
+async def test_arrows_choose_a_line_of_the_budget_and_pages_scroll(running):
+    async with started(running, size=(60, 20)) as (app, pilot):
+        await press(app, pilot, "b")
+        await settle(app, pilot)
+        assert "pgup pgdn rows 1–" in screen_text(app) and "↑↓ another line" in screen_text(app)
+        await press(app, pilot, "pagedown")
+        assert app.screen.page.first > 0 and app.screen.page.cursor == 0
+        await press(app, pilot, "down")
+        assert app.screen.page.first == 0 and app.screen.page.cursor == 1
+
+
 async def test_profile_and_stacks_are_asked_for_and_shown(running):
     from gputop.feed.snapshot import Notice
 
