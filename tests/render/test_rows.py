@@ -83,3 +83,9 @@ def test_a_figure_and_its_unit_stay_together_where_a_text_is_broken_or_cut():
                 assert len(line) <= width
                 assert not re.search(r"(47|52|95|50|0\.9)…?$", line) or width < 16, (width, line)
         assert " ".join(wrap(text, width)) == text
+
+
+def test_long_code_is_broken_at_its_marks():
+    code = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    assert rows.wrap(code, 38) == ["torch.nn.utils.clip_grad_norm_(model.", "parameters(), 1.0)"]
+    assert rows.wrap("a" * 9, 4) == ["aaaa", "aaaa", "a"]

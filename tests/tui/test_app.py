@@ -375,7 +375,9 @@ async def test_profile_and_stacks_are_asked_for_and_shown(running):
         app.feed.next = running._replace(notices=(Notice(1, "profile", 0, body),), sequence=5)
         await step(app, pilot)
         await pilot.pause()
-        assert isinstance(app.screen, TextDialog) and "aten::mm" in screen_text(app)
+        shown = screen_text(app)
+        assert isinstance(app.screen, TextDialog) and "aten::mm" in shown
+        assert "3.50" in shown and "100 %" in shown and "operators' CPU time" in shown
 
 
 async def test_output_scrolls_away_follows_again_and_is_searched(running):

@@ -144,7 +144,9 @@ def spread(start: Row, end: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit."""
+    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit;
+    in a word that is longer, after a bracket or a dot.
+    """
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:
         line = ""
@@ -159,12 +161,19 @@ def wrap(text: str, width: int) -> list[str]:
             if line:
                 lines.append(line)
             while text_width(word) > width:
-                head = cut(word, width)
+                head = _head(word, width)
                 lines.append(head)
                 word = word[len(head) :]
             line = word
         lines.append(line)
     return lines
+
+
+def _head(word: str, width: int) -> str:
+    """The part of code or a path that a line of ``width`` cells holds, to a mark if one is near."""
+    head = cut(word, width)
+    end = 1 + max(head.rfind(mark) for mark in "(.,/")
+    return head[:end] if end > width // 2 else head
 
 
 def say(text: str, width: int) -> list[Row]:
