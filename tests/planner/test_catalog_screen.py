@@ -16,7 +16,7 @@ from gputop.feed.run_base import RunBase
 from gputop.render import catalog
 from gputop.render.rows import row_text, row_width
 from gputop.screens.catalog import CatalogScreen
-from gputop.screens.catalog_plot import CatalogPlot, legend, letters, ticks
+from gputop.screens.catalog_plot import CatalogPlot, apart, legend, letters, ticks
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.strategy import StrategyScreen
 from gputop_analysis.catalog import gpus, model
@@ -188,6 +188,23 @@ async def test_the_plot_has_two_axes():
         assert app.screen.axis.name == "memory" and "usable GiB" in screen_text(app)
         await press(app, pilot, "escape")
         assert isinstance(app.screen, CatalogScreen)
+
+
+async def test_a_small_terminal_lists_instead_of_the_plot():
+    app = CatalogApp()
+    async with app.run_test(size=(60, 20)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "p")
+        shown = screen_text(app)
+        assert "TFLOP/s     $/h" in shown and "f Gaudi 2" in shown and "same rent" in shown
+        await pilot.resize_terminal(120, 40)
+        await settle(app, pilot)
+        assert "TFLOP/s     $/h" not in screen_text(app) and "$/h of one GPU" in screen_text(app)
+
+
+def test_no_letter_hides_another():
+    places = apart([(0.0, 0.0), (0.01, 0.0), (0.5, 0.0), (0.0, 1.0)], (0.1, 0.2))
+    assert places == [(0.0, 0.0), pytest.approx((0.11, 0.0)), (0.5, 0.0), (0.0, 1.0)]
 
 
 async def test_it_opens_above_a_run_and_plans_its_job(tmp_path):

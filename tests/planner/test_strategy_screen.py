@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from tui_pilot import press, screen_text, settle, started
@@ -15,7 +16,7 @@ from gputop.feed.planning import AUTO, ENTRIES, PINS, Ask, solve
 from gputop.feed.presets import apply
 from gputop.feed.run_base import RunBase, RunBaseLoader, base_of
 from gputop.feed.unknown_run import Unknown
-from gputop.feed.whatif import of_run
+from gputop.feed.whatif import WhatIf, of_run
 from gputop.render import plan
 from gputop.render.rows import row_text, row_width
 from gputop.screens.dialog import ChoiceDialog, TextDialog
@@ -27,6 +28,7 @@ from gputop_analysis.catalog import gpu, model
 from gputop_analysis.catalog.gpus import COMMON
 from gputop_analysis.parallelism.split import Split
 from gputop_analysis.planner.measured import MeasuredRun
+from gputop_analysis.planner.whatif import Change
 from gputop_analysis.vram.setup import Setup
 from gputop_probes.record.reader import RunRecord
 
@@ -141,6 +143,16 @@ async def test_plot_launch_and_copy(ask):
         assert isinstance(app.screen, TextDialog) and "accelerate" in screen_text(app)
         await press(app, pilot, "escape", "y")
         assert app.clipboard.startswith("gputop plan --model llama-3-8b")
+
+
+def test_changes_that_win_are_marked_and_what_changes_nothing_is_said_so():
+    gain = Change("input", "faster products of a long name", 9.0, 10.0, 64.02, 64.0, True, {})
+    same = replace(gain, name="another", step_s=9.99)
+    lines = [text for text, _ in table(WhatIf("", "", (gain, same), None), 52)]
+    assert lines[0].split() == ["each", "alone", "step", "change", "GiB", "change"]
+    assert lines[1].startswith("+ faster products") and "−10.0 %" in lines[1]
+    assert lines[2].startswith("  another ") and lines[2].split()[-3:] == ["=", "64.0", "="]
+    assert lines[-1] == "+ takes more than 1 % off the step"
 
 
 async def test_what_if_and_workloads(ask):

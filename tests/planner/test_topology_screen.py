@@ -42,6 +42,19 @@ def test_the_rows_of_a_topology_fit_and_their_codes_have_colours(width):
     assert drawn_topology.coloured("a NV18 b")[1] == ("NV18", "good")
 
 
+async def test_numa_nodes_and_networks_are_shown_at_every_designed_size(monkeypatch):
+    monkeypatch.setattr(topology, "this_machine", lambda: None)
+    app = CatalogApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "slash", *"h100-sxm5-80", "enter", "i", "down", "down", "down")
+        for size in ((60, 20), (80, 24), (120, 40), (200, 50)):
+            await pilot.resize_terminal(*size)
+            await settle(app, pilot)
+            assert "NUMA 0" in screen_text(app)
+            assert ("3200 Gbit/s" in screen_text(app)) == (size != (120, 40))  # list: 48 columns
+
+
 async def test_it_opens_from_the_catalog_and_the_strategy(monkeypatch):
     monkeypatch.setattr(topology, "this_machine", lambda: None)
     app = CatalogApp()

@@ -8,14 +8,17 @@ import pytest
 import tui_support
 from tui_support import START_NS, a_finding, a_proof, write_run
 
+from gputop import palette
+from gputop.app.theme import variables
 from gputop.feed.budget import BudgetLoader
 from gputop.feed.build import build, by_worth
 from gputop.feed.evidence import EvidenceLoader, FindingDetails
 from gputop.feed.numerics import NumericsLoader
-from gputop.feed.plots import Bars, Chart, Columns, Listing
+from gputop.feed.plots import Bar, Bars, Chart, Columns, Listing
 from gputop.feed.ranks import RanksLoader
 from gputop.pages import budget, evidence, numerics, ranks
 from gputop.render.rows import row_text, row_width
+from gputop.widgets import plots
 from gputop_analysis.budget import LINES
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Input
@@ -83,6 +86,30 @@ def test_the_lines_of_the_waterfall_follow_each_other_and_add_up(record, snapsho
     assert ends == sorted(ends)
 
 
+@pytest.mark.parametrize("height", [14, 15, 18, 30])
+@pytest.mark.parametrize("chosen", [0, len(LINES) - 2])
+def test_a_small_budget_leaves_out_lines_without_a_value_and_not_the_sum(
+    record, snapshot, height, chosen
+):
+    page = BudgetLoader()(record, snapshot)
+    title = list(LINES.values())[chosen].title
+    lines = texts(budget.draw(page, 58, height, chosen))[:height]
+    assert any(line.startswith("  wall time") for line in lines)
+    assert any(line[2:].startswith(title) for line in lines)
+    assert not lines[-1].startswith(f"── {title}")
+    for name, line in LINES.items():
+        if page.budget.lines_ns[name] > 0:
+            assert any(row[2:].startswith(line.title) for row in lines)
+
+
+def test_lines_of_the_budget_differ_in_the_sixteen_colours():
+    ansi = variables(dark=True, ansi=True)
+    names = ("data_stall", "core_wait", "straggler_wait", "communication")
+    styles = [palette.BUDGET[name].style for name in names]
+    colours = [ansi.get(f"role-{style}", ansi.get(f"phase-{style}")) for style in styles]
+    assert len(set(colours)) == len(names)
+
+
 def test_one_rank_is_compared_with_none(tmp_path, snapshot):
     one = RanksLoader()(RunRecord.open(write_run(tmp_path / "run", ranks=1, gpus=0)), snapshot)
     assert texts(ranks.headline(one, 118)) == [f"○ {ranks.ALONE}"]
@@ -138,6 +165,37 @@ def test_long_values_of_a_proof_are_shown():
     for width in (78, 118):
         lines = "\n".join(texts(evidence.inputs(found, width)))
         assert "3.613 ms per step" in lines and "train.py:19 <module>" in lines
+
+
+def test_inputs_of_one_kind_have_their_words_and_unit_once():
+    ms = (("backward", -6.979), ("data", 122.7), ("optimizer", 0.1789))
+    inputs = [Input(f"{name} beyond the median rank", x, "ms per step", "steps") for name, x in ms]
+    proof = replace(a_proof(), inputs=(*inputs, Input("p", 0.5, "", "chance")))
+    lines = texts(evidence.inputs(a_finding(proof=proof), 58))
+    assert lines[1] == "beyond the median rank, ms per step"
+    assert [line.split()[:2] for line in lines[2:5]] == [
+        ["backward", "−6.98"],
+        ["data", "122.70"],
+        ["optimizer", "0.18"],
+    ]
+
+
+def test_what_is_to_be_read_comes_before_blank_lines():
+    details = FindingDetails(a_finding(evidence="several words " * 100))
+    whole = texts(evidence.draw(details, 78, 60))
+    tight = texts(evidence.draw(details, 78, len(whole) - 2))
+    assert len(tight) == len(whole) - 2 and [row for row in whole if row] == [
+        row for row in tight if row
+    ]
+
+
+def test_a_bar_has_the_glyph_and_colour_of_its_name_in_the_legend():
+    legend = (("rank 2", "allocated"), ("median of the others", "muted"))
+    bars = (Bar("data", ((9.0, "high"),), True), Bar("", ((3.0, "muted"),)))
+    head, slow, other = plots.draw(Bars("phases", "ms", legend, bars), 78, 9)
+    assert ("╌ ", "muted") in head and ("━ ", "allocated") in head
+    assert any("━" in text and style == "high" for text, style in slow)
+    assert any("╌" in text and style == "muted" for text, style in other)
 
 
 def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, snapshot):

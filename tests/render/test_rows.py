@@ -95,3 +95,9 @@ def test_a_path_is_broken_behind_a_slash_and_no_width_is_endless():
 
 def test_further_lines_of_an_entry_stand_below_its_words():
     assert rows.hanging("- one two three", 10) == ["- one two", "  three"]
+
+
+def test_long_code_is_broken_at_its_marks():
+    code = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    assert rows.wrap(code, 38) == ["torch.nn.utils.clip_grad_norm_(model.", "parameters(), 1.0)"]
+    assert rows.wrap("a" * 9, 4) == ["aaaa", "aaaa", "a"]

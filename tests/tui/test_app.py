@@ -36,6 +36,7 @@ from gputop.widgets.header import Header
 from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
+from gputop_probes.stop import ESCALATION_WINDOW_S
 
 PAGES = {
     "evidence": EvidenceScreen,
@@ -384,9 +385,23 @@ async def test_stopping_waits_for_the_end_and_can_be_made_sterner(running):
         assert control.asked == ["interrupt"] and app.is_running
         await pilot.press("q")
         await pilot.pause()
+        shown = screen_text(app)
+        assert all(word in shown for word in ("SIGKILL", "enter choose · esc keep waiting"))
+        assert f"{ESCALATION_WINDOW_S:g} s" in shown
         await pilot.press("k")
         await step(app, pilot)
     assert control.asked == ["interrupt", "kill"] and app.return_value.action == "stopped"
+
+
+async def test_arrows_choose_a_line_of_the_budget_and_pages_scroll(running):
+    async with started(running, size=(60, 20)) as (app, pilot):
+        await press(app, pilot, "b")
+        await settle(app, pilot)
+        assert "pgup pgdn rows 1–" in screen_text(app) and "↑↓ another line" in screen_text(app)
+        await press(app, pilot, "pagedown")
+        assert app.screen.page.first > 0 and app.screen.page.cursor == 0
+        await press(app, pilot, "down")
+        assert app.screen.page.first == 0 and app.screen.page.cursor == 1
 
 
 async def test_profile_and_stacks_are_asked_for_and_shown(running):
@@ -403,7 +418,9 @@ async def test_profile_and_stacks_are_asked_for_and_shown(running):
         app.feed.next = running._replace(notices=(Notice(1, "profile", 0, body),), sequence=5)
         await step(app, pilot)
         await pilot.pause()
-        assert isinstance(app.screen, TextDialog) and "aten::mm" in screen_text(app)
+        shown = screen_text(app)
+        assert isinstance(app.screen, TextDialog) and "aten::mm" in shown
+        assert "3.50" in shown and "100 %" in shown and "operators' CPU time" in shown
 
 
 async def test_output_scrolls_away_follows_again_and_is_searched(running):

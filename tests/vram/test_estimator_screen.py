@@ -143,6 +143,11 @@ async def test_a_change_is_estimated_at_once_and_compared(setup):
         now = answer_of(app)
         assert now.estimate.setup.seq == 1024 and now.base.setup == setup
         assert "base: seq 512 → 1024" in screen_text(app) and "against the base" in screen_text(app)
+        for size in ((60, 20), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await settle(app, pilot)
+            line = next(row for row in screen_text(app).splitlines() if "512 → 1024" in row)
+            assert "+" in line  # the headline has no room for the difference
         await press(app, pilot, "u")
         assert answer_of(app).estimate.setup == setup
 

@@ -49,11 +49,11 @@ def matrix(topology: Topology, width: int) -> list[str]:
             f"{topology.links[gpu][other]:>{cell}}" for other in range(len(shown))
         )
         behind = [
-            f"   NUMA {topology.numa[gpu]}"
+            f"  NUMA {topology.numa[gpu]}"
             if topology.numa and topology.numa[gpu] is not None
             else ""
         ]
-        behind += [f"   CPUs {topology.cpus[gpu]}" if topology.cpus and topology.cpus[gpu] else ""]
+        behind += [f"  CPUs {topology.cpus[gpu]}" if topology.cpus and topology.cpus[gpu] else ""]
         for part in behind:
             if len(line) + len(part) <= width:
                 line += part

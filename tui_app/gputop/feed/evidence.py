@@ -189,12 +189,12 @@ def rank_waits(view: RunView, finding: Finding) -> Plot | None:
             wall = float(np.median(view.per_rank[rank].wall_ms[steady]))
         else:
             wall = 0.0
-        parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "track"))
+        parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "wait"))
         bars.append(Bar(f"rank {rank}", parts, rank == finding.rank))
     shown = "each rank"
     if len(bars) < len(waited.ranks):
         shown = f"{len(bars)} of {len(waited.ranks):,} ranks, those that wait least"
-    legend = (("own", "allocated"), ("waits for the others", "track"))
+    legend = (("own", "allocated"), ("waits for the others", "wait"))
     return Bars(f"median step of {shown}, by {waited.source}", "ms", legend, tuple(bars))
 
 

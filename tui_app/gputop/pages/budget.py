@@ -10,6 +10,7 @@ from gputop.render.bars import apportion, stacked_bar
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, spread, wrap
 from gputop.widgets import plots
 from gputop_analysis.budget import LINES, Budget
+from gputop_analysis.goodput import NAMES as LOST
 from gputop_analysis.text import counted
 
 NAME, FIGURES = 24, 20
@@ -24,18 +25,16 @@ def draw(
     name = list(LINES)[chosen]
     values = list(budget.lines_ns.values())
     bar = stacked_bar(values, _styles(), letters=_letters(), width=width, mono=mono)
-    lines = waterfall(budget, width, chosen, mono)
+    explained = meaning(name, width)
     rows = [headline(page, width)]
     if height >= 20:
         rows += [session(page, width), bar]
-    else:
-        lines = lines[: len(LINES) + 1]  # no room for the total
     if height >= 26:
         rows += [bar, []]
-    rows += lines
-    if height >= 22:
+    rows += waterfall(budget, width, chosen, mono, height - len(rows) - len(explained))
+    if height >= 22 or height - len(rows) == 1:  # no heading with nothing below it
         rows += [[]]
-    rows += meaning(name, width)
+    rows += explained
     if len(budget.ranks) > 1 and (room := height - len(rows) - 1) >= 3:
         rows += [[], *by_rank(budget, name, width, room - 1)]
     return rows
@@ -87,7 +86,7 @@ def session(page: BudgetPageData, width: int) -> Row:
             reverse=True,
         )
         losses = ", ".join(
-            f"{part.replace('_', ' ')} {numbers.span(ns / 1e9)}" for ns, part in lost[:3]
+            f"{LOST.get(part, part)} {numbers.span(ns / 1e9)}" for ns, part in lost[:3]
         )
         if losses:
             row += [(f"   {losses}", "muted")]
@@ -100,18 +99,25 @@ def session(page: BudgetPageData, width: int) -> Row:
     return clip(row, width)
 
 
-def waterfall(budget: Budget, width: int, chosen: int, mono: bool = False) -> list[Row]:
-    """One line each: name, milliseconds, share, and a bar from the end of the line above."""
+def waterfall(
+    budget: Budget, width: int, chosen: int, mono: bool = False, height: int = len(LINES) + 2
+) -> list[Row]:
+    """One line each: name, milliseconds, share, and a bar from the end of the line above. Lines
+    without a value give way where ``height`` is too little.
+    """
     cells = width - NAME - FIGURES
     total = budget.wall_ns / 1e6 / max(budget.steps, 1)
     digits = numbers.digits_for(total)
     rows: list[Row] = [[(left("", NAME) + right("ms a step", 11) + right("share", 7), "muted")]]
     widths = apportion(list(budget.lines_ns.values()), cells)
+    left_out = _left_out(budget, chosen, len(LINES) + 2 - height)
     start = 0
     for index, (name, cell_count) in enumerate(zip(LINES, widths, strict=True)):
         ground = ""
         if index == chosen:
             ground = "/cursor"
+        if name in left_out:
+            continue
         look = palette.BUDGET[name]
         key, stroke = "■", "━"
         if mono:
@@ -138,6 +144,13 @@ def waterfall(budget: Budget, width: int, chosen: int, mono: bool = False) -> li
     figures = right(numbers.ms_column(total, digits), 11) + right("100 %", 7) + "  "
     rows.append([(left("  wall time", NAME), "muted"), (figures, "bold text")])
     return rows
+
+
+def _left_out(budget: Budget, chosen: int, too_many: int) -> set[str]:
+    """Lines without a value, the last first; never the one that is explained."""
+    names = list(LINES)
+    empty = [name for name in names if budget.lines_ns[name] <= 0 and name != names[chosen]]
+    return set(empty[-too_many:]) if too_many > 0 else set()
 
 
 def meaning(name: str, width: int) -> list[Row]:
@@ -176,6 +189,7 @@ class BudgetPage(Page):
     key = "8"
     title = "Efficiency budget"
     reads = BudgetPageData
+    scrolled_by = "pgup pgdn"
     cursor = 0
 
     def loader(self) -> BudgetLoader:
@@ -194,4 +208,8 @@ class BudgetPage(Page):
 
     def move(self, step: int) -> None:
         self.cursor = min(max(self.cursor + step, 0), len(LINES) - 1)
+        self.first = 0
         self.redraw()
+
+    def turn(self, direction: int) -> None:
+        self.scroll_by(direction * max(1, self._rows_below(self.size.height) - 2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import groupby
 
 from gputop import palette
 from gputop.feed.evidence import EvidenceLoader, FindingDetails
@@ -24,15 +26,26 @@ from gputop.widgets import plots
 from gputop.widgets.findings import as_text
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.report.words import confidence, covered
+from gputop_analysis.text import with_minus
 
 WIDE = 150
 CRASH = "HC"
 """Findings on what ended a run: words say more than a picture of before, and come first."""
 PLOT_LEAST, PLOT_MOST = 7, 18
+GROUP = 3
+"""Inputs of one kind from which on they have a heading."""
 
 
 def draw(evidence: FindingDetails, width: int, height: int, mono: bool = False) -> list[Row]:
     """All rows of the page: stacked, or pictures beside the words where there is room."""
+    rows = _spaced(evidence, width, height, mono)
+    spare = len(rows) - height
+    blank = [index for index, row in enumerate(rows) if not row]
+    closed = set(blank[-spare:]) if spare > 0 else set()  # a line to read before one between
+    return [row for index, row in enumerate(rows) if index not in closed]
+
+
+def _spaced(evidence: FindingDetails, width: int, height: int, mono: bool) -> list[Row]:
     finding = evidence.finding
     head = heading(finding, width)
     if width >= WIDE and evidence.plots:
@@ -199,15 +212,47 @@ def inputs(finding: Finding, width: int) -> list[Row]:
     if proof is None or not (proof.inputs or proof.formula):
         return []
     rows: list[Row] = [plots.ruled("computed from", [], width)]
-    names = min(max((len(item.name) for item in proof.inputs), default=0) + 2, max(width // 3, 12))
-    values = min(
-        max((text_width(_value(item)) for item in proof.inputs), default=0), max(width // 3, 12)
-    )
-    for item in proof.inputs:
-        rows += _input(item, names, values, width)
+    groups = _grouped(proof.inputs)
+    items = [item for _, group in groups for item in group]
+    names = min(max((len(item.name) for item in items), default=0) + 2, max(width // 3, 12))
+    values = min(max((text_width(_value(item)) for item in items), default=0), max(width // 3, 12))
+    for heading_, group in groups:
+        if heading_:
+            rows.append([(shorten(heading_, width), "muted")])
+        for item in group:
+            rows += _input(item, names, values, width)
     if proof.formula:
         rows += [[(line, "muted")] for line in wrap(proof.formula, width)]
     return rows
+
+
+def _grouped(inputs_: tuple[Input, ...]) -> list[tuple[str, list[Input]]]:
+    """Runs of inputs with a heading: what all their names say but for the first word, and their
+    unit, are said once.
+    """
+    groups: list[tuple[str, list[Input]]] = []
+    for (ending, unit), run in groupby(
+        inputs_, key=lambda item: (item.name.partition(" ")[2], item.unit)
+    ):
+        items = list(run)
+        if not ending or len(items) < GROUP:
+            groups.append(("", items))
+            continue
+        shorter = [
+            replace(item, name="  " + item.name.partition(" ")[0], value=value, unit="")
+            for item, value in zip(items, _aligned(items), strict=True)
+        ]
+        groups.append((f"{ending}, {unit}" if unit else ending, shorter))
+    return groups
+
+
+def _aligned(items: list[Input]) -> list[str | float]:
+    """Their values, milliseconds with as many decimals each."""
+    amounts = [item.value for item in items if not isinstance(item.value, str)]
+    if not items[0].unit.startswith("ms") or len(amounts) < len(items):
+        return [item.value for item in items]
+    digits = numbers.digits_for(max(map(abs, amounts)))
+    return [with_minus(numbers.ms_column(amount, digits)) for amount in amounts]
 
 
 def _value(item: Input) -> str:
@@ -220,7 +265,7 @@ def _value(item: Input) -> str:
 
 def _input(item: Input, names: int, values: int, width: int) -> list[Row]:
     value = right(shorten(_value(item), values), values)
-    start: Row = [(left(item.name, names), "text"), (value + "  ", "bold text")]
+    start: Row = [(left(shorten(item.name, names - 2), names), "text"), (value + "  ", "bold text")]
     room = width - row_width(start)
     if room < 24:
         return [start, *([("  " + line, "muted")] for line in wrap(item.source, width - 2))]

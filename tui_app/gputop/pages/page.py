@@ -7,7 +7,7 @@ from textual.reactive import reactive
 from gputop.feed.pages import Loader
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
-from gputop.render.rows import Row, row_text, say
+from gputop.render.rows import Row, row_text, row_width, say
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 
@@ -20,6 +20,8 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
     reads: type = object
     """Type of what the loader gives: anything else is not there yet."""
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
+    scrolled_by = "↑↓"
+    """Keys that the title line names where there are more rows."""
     first = 0
     """Rows that are scrolled away."""
     kept = 0
@@ -69,10 +71,11 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
         shown = body[self.first : self.first + self._rows_below(height)]
         note = self.note()
         if len(shown) < len(body):
-            note = [
-                *note,
-                (f"  ↑↓ rows {self.first + 1}–{self.first + len(shown)} of {len(body)}", "muted"),
-            ]
+            last = self.first + len(shown)
+            more = f"{self.scrolled_by} rows {self.first + 1}–{last} of {len(body)}"
+            both = [*note, ("  " * bool(note) + more, "muted")]
+            room = inner - len(f"{self.key} {self.title} ") - 3
+            note = both if row_width(both) <= room else [(more, "muted")]
         padded = []
         for row in (
             title_row(self.key, self.title, note=note, width=inner, focused=True),

@@ -144,8 +144,8 @@ def spread(start: Row, end: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit; a
-    path that is longer is broken behind a slash.
+    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit;
+    in a path or code that is longer, behind a mark of it.
     """
     width = max(width, 1)  # a pane may be laid out without any room for a moment
     lines: list[str] = []
@@ -162,9 +162,7 @@ def wrap(text: str, width: int) -> list[str]:
             if line:
                 lines.append(line)
             while text_width(word) > width:
-                head = cut(word, width)
-                slash = head.rfind("/") + 1
-                head = head[:slash] if slash > width // 3 else head
+                head = _head(word, width)
                 lines.append(head)
                 word = word[len(head) :]
             line = word
@@ -176,6 +174,13 @@ def hanging(text: str, width: int, indent: int = 2) -> list[str]:
     """The lines of an entry, all but the first below its words and not below its bullet."""
     first, *further = wrap(text[indent:], width - indent)
     return [text[:indent] + first, *(" " * indent + line for line in further)]
+
+
+def _head(word: str, width: int) -> str:
+    """The part of code or a path that a line of ``width`` cells holds, to a mark if one is near."""
+    head = cut(word, width)
+    end = 1 + max(head.rfind(mark) for mark in "(.,/")
+    return head[:end] if end > width // 3 else head
 
 
 def say(text: str, width: int) -> list[Row]:

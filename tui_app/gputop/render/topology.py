@@ -11,6 +11,8 @@ from gputop_analysis.topology.text import as_text
 
 STYLES = {"PIX": "text", "PXB": "text", "PHB": "medium", "NODE": "medium", "SYS": "high"}
 """NVLink is good; what crosses the CPU or CPUs' link is not. Codes say it without colour."""
+NAME, GPUS, NETWORK = 24, 20, 12
+"""Cells of a server's name, of its GPUs and of its network's speed, each with the gap before."""
 _CODE = re.compile(rf"(\bNV(?:\d+|#)|\b(?:{'|'.join(code for code in CODES if code != 'X')})\b)")
 
 
@@ -24,20 +26,15 @@ def line(server: Server, width: int, here: bool) -> Row:
     if server.topology.nic_gbit:
         net = f"{server.topology.nic_gbit:g} Gbit/s"
     room = width - 2
-    name = min(room, 24)
+    name = min(room, NAME)
     cells: Row = [
         ("▸ " if here else "  ", "accent" + ground),
         (left(shorten(server.name, name), name), "bold text" + ground),
     ]
     room -= name
-    for text, wanted in ((" " + gpus, 20), (net, 13)):
+    for text, wanted in ((left(" " + gpus, GPUS), GPUS), (right(net, NETWORK), NETWORK)):
         if room >= wanted:
-            cells.append(
-                (
-                    left(text, wanted) if text.startswith(" ") else right(text, wanted),
-                    "muted" + ground,
-                )
-            )
+            cells.append((text, "muted" + ground))
             room -= wanted
     return [*cells, (" " * room, ground)]
 

@@ -14,8 +14,9 @@ from textual.containers import Vertical
 from textual.widgets import Static
 from textual_plotext import PlotextPlot
 
-from gputop.feed.catalog import AXES, GpuPoint, front, points
+from gputop.feed.catalog import AXES, GpuPoint, dollars, front, points
 from gputop.render.catalog import MARKS
+from gputop.render.rows import left, right
 from gputop.screens.dialog import CSS, Dialog, text_columns
 from gputop.widgets.plot_colours import colour, follow_theme
 from gputop_analysis.catalog.listing import Listed
@@ -24,6 +25,11 @@ WIDTH = 110
 """Cells of the dialog."""
 BELOW = 3
 """Rows below the plot's own: its axis, labels and what they mean."""
+FRAME = 2
+LEAST_ROWS = 8
+"""Of a plot: in fewer, places say nothing and a list is shown."""
+RENT = 8
+"""Cells of a rent in the list, and of the rate or memory before it."""
 LABEL = 6
 """Cells of a label below the plot, with the gap to the next."""
 _UNBROKEN = "\N{NO-BREAK SPACE}"
@@ -47,6 +53,8 @@ class CatalogPlot(Dialog[None]):
     CatalogPlot PlotextPlot { height: 1fr; }
     CatalogPlot #upwards { color: $role-muted; }
     CatalogPlot #named { height: auto; max-height: 7; color: $role-muted; }
+    CatalogPlot.listed #upwards, CatalogPlot.listed PlotextPlot { display: none; }
+    CatalogPlot.listed #named { max-height: 100%; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -78,10 +86,23 @@ class CatalogPlot(Dialog[None]):
         without = f" · {unpriced} without a known rent" if unpriced else ""
         self.query_one(".box").border_title = f"Rent against {self.axis.label}{without}"
         named = letters(points_, self._marked)
-        self._plot(points_, named)
         width = text_columns(self.app.size.width, WIDTH)
-        text = f"{legend(named, width)}\nSmall letters: no other gives more for the same or less."
+        unit = self.axis.label.split()[-1]
+        best = textwrap.fill(
+            f"Small letters: no other gives more {unit} for the same rent or less.", width
+        )
+        text = f"{legend(named, width)}\n{best}"
+        rows = int(self.app.size.height * 0.9) - 2 * FRAME - 1 - len(text.splitlines())
+        is_list = rows - BELOW - FRAME < LEAST_ROWS
+        self.set_class(is_list, "listed")
+        if is_list:
+            text = f"{listing(named, unit, width)}\n{best}"
+        else:
+            self._plot(points_, named)
         self.query_one("#named", Static).update(text)
+
+    def on_resize(self) -> None:
+        self.draw()  # the plot, which tells its own size, may not be shown
 
     def _plot(self, found: Sequence[GpuPoint], named: Sequence[tuple[str, GpuPoint]]) -> None:
         widget = self.query_one(PlotextPlot)
@@ -96,19 +117,55 @@ class CatalogPlot(Dialog[None]):
             rents, values = [p.usd_per_hour for p in found], [p.value for p in found]
             _axis(plot.xticks, plot.xlim, ticks(min(rents), max(rents), room.width // LABEL))
             _axis(plot.yticks, plot.ylim, ticks(min(values), max(values), rows // 2))
-        self._scatter(found, "·", "muted")
-        for letter, point in named:
-            self._scatter([point], letter, "good" if letter in MARKS else "accent")
+            cell = (
+                _span(rents, room.width // LABEL) / max(room.width - 2 * LABEL, 1),
+                _span(values, rows // 2) / max(rows - FRAME, 1),
+            )
+            self._scatter(found, "·", "muted")
+            placed = apart([_place(point) for _, point in named], cell)
+            for (letter, _), place in zip(named, placed, strict=True):
+                self._mark([place], letter, "good" if letter in MARKS else "accent")
         widget.refresh()
 
     def _scatter(self, found: Sequence[GpuPoint], marker: str, role: str) -> None:
+        self._mark([_place(point) for point in found], marker, role)
+
+    def _mark(self, places: Sequence[tuple[float, float]], marker: str, role: str) -> None:
         plot = self.query_one(PlotextPlot).plt
-        x, y = (
-            [log10(point.usd_per_hour) for point in found],
-            [log10(point.value) for point in found],
-        )
-        if found:
-            plot.scatter(x, y, marker=marker, color=colour(self.app, role))
+        x, y = zip(*places, strict=True)
+        plot.scatter(list(x), list(y), marker=marker, color=colour(self.app, role))
+
+
+def _place(point: GpuPoint) -> tuple[float, float]:
+    return log10(point.usd_per_hour), log10(point.value)
+
+
+def _span(amounts: Sequence[float], room: int) -> float:
+    """Of an axis, in powers of ten."""
+    at = ticks(min(amounts), max(amounts), room)
+    return log10(at[-1]) - log10(at[0])
+
+
+def apart(
+    places: Sequence[tuple[float, float]], cell: tuple[float, float]
+) -> list[tuple[float, float]]:
+    """Each place, or one some cells to the right of it where a letter would hide another one."""
+    free: list[tuple[float, float]] = []
+    for x, y in places:
+        while any(abs(x - at) < cell[0] and abs(y - height) < cell[1] for at, height in free):
+            x += cell[0] or 1.0
+        free.append((x, y))
+    return free
+
+
+def listing(named: Sequence[tuple[str, GpuPoint]], unit: str, width: int) -> str:
+    """A line each: letter, name, rate or memory, rent; marked ones first."""
+    name = width - 2 - 2 * RENT
+    lines = ["  " + left("", name) + right(unit, RENT) + right("$/h", RENT)]
+    for letter, point in sorted(named, key=lambda one: one[0] not in MARKS):
+        figures = right(f"{point.value:,.0f}", RENT) + right(dollars(point.usd_per_hour), RENT)
+        lines.append(f"{letter} {left(point.name, name)}{figures}")
+    return "\n".join(lines)
 
 
 def letters(points: Sequence[GpuPoint], marked: Sequence[str]) -> list[tuple[str, GpuPoint]]:

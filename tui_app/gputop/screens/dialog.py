@@ -75,8 +75,17 @@ class ChoiceDialog(Dialog[Result | None], Generic[Result]):
         Binding("enter", "take", show=False),
     ]
 
-    def __init__(self, title: str, question: str, choices: list[DialogChoice[Result]]):
+    def __init__(
+        self,
+        title: str,
+        question: str,
+        choices: list[DialogChoice[Result]],
+        enter: str = "choose",
+        escape: str = "cancel",
+    ):
+        """``enter`` and ``escape``: what these keys do, as the border says it."""
         super().__init__()
+        self._keys = f"enter {enter} · esc {escape}"
         self._title = title
         self._question = question
         self._choices = choices
@@ -85,7 +94,7 @@ class ChoiceDialog(Dialog[Result | None], Generic[Result]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_title = self._title
-            box.border_subtitle = "enter choose · esc cancel"
+            box.border_subtitle = self._keys
             yield Static(self._question, markup=False)
             yield Static("", id="choices", markup=False)
 

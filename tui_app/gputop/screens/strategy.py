@@ -526,7 +526,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             if name is not None:
                 self._launch(name)
 
-        self.app.push_screen(ChoiceDialog("Launch command", self.table.chosen.name, choices), take)
+        dialog = ChoiceDialog("Launch command", self.table.chosen.name, choices, enter="show")
+        self.app.push_screen(dialog, take)
 
     def _launch(self, launcher: str) -> None:
         from gputop.feed.launching import launch_text

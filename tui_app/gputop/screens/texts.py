@@ -196,16 +196,20 @@ def notice_text(notice: Notice, width: int) -> str:
 def _profile(body: Mapping[str, Any], width: int) -> str:
     table = [row for row in body.get("table") or [] if isinstance(row, dict)]
     on_device = any(row.get("device_ms") for row in table)
-    wide = max(min(OPERATOR, width - 18 - 11 * on_device), 12)
+    clock, of = ("device_ms", "device") if on_device else ("cpu_ms", "CPU")
+    total = sum(float(row.get(clock) or 0) for row in table)
+    wide = max(min(OPERATOR, width - 25 - 11 * on_device), 12)
     head = f"{'operator':<{wide}}{'calls':>8}{'cpu ms':>10}" + f"{'device ms':>11}" * on_device
-    lines = [f"{body.get('steps', MISSING)} steps together", head]
+    steps = f"{body.get('steps', MISSING)} steps together; share of these operators' {of} time"
+    lines = [*wrap(steps, width), f"{head}{'share':>7}"]
     for row in table:
         name = shorten(str(row.get("op", MISSING)), wide - 1)
         line = f"{name:<{wide}}{row.get('calls', 0):>8}"
-        line += f"{numbers.ms(float(row.get('cpu_ms') or 0)):>10}"
+        line += f"{numbers.ms_column(float(row.get('cpu_ms') or 0), 2):>10}"
         device = row.get("device_ms")
-        shown = numbers.NONE if device is None else numbers.ms(float(device))
-        lines.append(line + f"{shown:>11}" * on_device)
+        shown = numbers.ms_column(None if device is None else float(device), 2)
+        share = numbers.percent(float(row.get(clock) or 0) / total) if total else numbers.NONE
+        lines.append(line + f"{shown:>11}" * on_device + f"{share:>7}")
     return "\n".join(lines)
 
 

@@ -18,6 +18,9 @@ from gputop.widgets.topology_panes import ServerList, TopologyMatrix, TopologyTi
 
 SAID = "this machine where it has GPUs, and servers to buy or rent"
 
+WIDE = 186
+"""From so many columns the list has room for networks too, beside a matrix of 16."""
+
 
 class MachineRead(Message):
     """The driver has answered, or there is none."""
@@ -40,6 +43,7 @@ class TopologyScreen(Typed, Moving, Screen[None]):
     TopologyScreen #panes { layout: horizontal; height: 1fr; }
     TopologyScreen #servers { width: 48; height: 1fr; }
     TopologyScreen #matrix { width: 1fr; height: 1fr; }
+    TopologyScreen.wide #servers { width: 60; }
     TopologyScreen.narrow #panes { layout: vertical; }
     TopologyScreen.narrow #servers { width: 1fr; height: 5; }
     TopologyScreen #footer { dock: bottom; height: 1; }
@@ -64,6 +68,7 @@ class TopologyScreen(Typed, Moving, Screen[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 116, "narrow")
+        self.set_class(self.size.width >= WIDE, "wide")
 
     def _read(self) -> None:
         """In a worker thread: a driver can take a second to start."""

@@ -83,24 +83,47 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _head(estimate: Estimate, answer: ShownEstimate, width: int) -> list[Row]:
     end: Row = []
     if answer.base is not None:
-        change, style = vram.difference(estimate.device_total - answer.base.device_total)
-        end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
-    rows = [spread(vram.headline(estimate, width), end, width), vram.figures(estimate, width)]
+        end = [_change(estimate, answer.base), (" against the base", "muted")]
+    headline = vram.headline(estimate, width)
+    rows = [spread(headline, end, width), vram.figures(estimate, width)]
     if estimate.guessed:
         rows.insert(
             0, clip([("guessed: ", "warning"), ("; ".join(estimate.guessed), "text")], width)
         )
     if answer.base is not None:
-        changes = list(differences(answer.base.setup, estimate.setup))
-        changes_ = ", ".join(
-            f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES]
-        )
-        if len(changes) > _DIFFERENCES:
-            more = f" and {len(changes) - _DIFFERENCES} more"
-        else:
-            more = ""
-        rows.append(clip([("base: ", "muted"), (changes_ + more or "the same", "text")], width))
+        has_total = row_width(headline) + row_width(end) < width
+        rows.append(_against(estimate, answer.base, width, has_total))
     return rows
+
+
+def _against(estimate: Estimate, base: Estimate, width: int, has_total: bool) -> Row:
+    """What was changed; and by how much it needs more where the headline has no room for that."""
+    text = _changed(base, estimate)
+    row: Row = [("base: ", "muted"), (text, "text")]
+    if has_total:
+        return clip(row, width)
+    change, style = _change(estimate, base)
+    row += [("  " + change, style)]
+    if row_width(row) <= width:
+        return row
+    change = change.removesuffix(" GiB") + "  "
+    return [(change, style), (shorten(text, width - len(change)), "text")]
+
+
+def _change(estimate: Estimate, base: Estimate) -> tuple[str, str]:
+    change, style = vram.difference(estimate.device_total - base.device_total)
+    return f"{change.strip()} GiB", style
+
+
+def _changed(base: Estimate, estimate: Estimate) -> str:
+    """``seq 4096 → 16384``, and how many more settings differ."""
+    changes = list(differences(base.setup, estimate.setup))
+    text = ", ".join(
+        f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES]
+    )
+    if len(changes) > _DIFFERENCES:
+        text += f" and {len(changes) - _DIFFERENCES} more"
+    return text or "the same"
 
 
 def _bars(found: Estimate, base: Estimate | None, width: int, mono: bool) -> list[Row]:

@@ -14,7 +14,8 @@ LABEL = 12
 LEAST = 3
 """Rows of a picture, which a legend in lines of its own leaves to it."""
 PARTS = "━╌▓░"
-"""Glyphs of a bar's parts in their order, so that colour is not all that tells them apart."""
+"""Glyphs of a legend's names in their order, and of their parts of bars: colour is not all that
+tells them apart."""
 
 
 def ruled(title: str, note: Row, width: int) -> Row:
@@ -135,6 +136,7 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
     if any(len(bar.parts) > 1 for bar in plot.bars):
         figures = len(plot.legend)
     cells = max(width - LABEL - 10 * figures, 4)
+    glyphs = {style: glyph for glyph, (_, style) in zip(cycle(PARTS), plot.legend)}
     rows: list[Row] = []
     shown = plot.bars
     if len(shown) > height:
@@ -150,10 +152,11 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
         ]
         values = [value for value, _ in bar.parts]
         widths = apportion([*values, max(top - sum(values), 0.0)], cells)
-        drawn: Row = []
-        for glyph, n, (_, style) in zip(cycle(PARTS), widths, bar.parts):
-            if n:
-                drawn.append((glyph * n, style))
+        drawn: Row = [
+            (glyphs.get(style, PARTS[0]) * n, style)
+            for n, (_, style) in zip(widths, bar.parts, strict=False)  # the last is what is free
+            if n
+        ]
         rows.append([*label, *drawn, (" " * (cells - sum(widths[: len(values)])), ""), *texts])
     if more := len(plot.bars) - len(shown):
         rows.append([(f"  and {more:,} more", "muted")])
