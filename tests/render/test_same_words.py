@@ -271,7 +271,7 @@ def test_the_budget_says_the_same_everywhere_and_adds_up(shown: Shown) -> None:
         if share < 0.01:
             continue
         title = budget_page.LINES[name].title
-        row = next(line for line in page if f" {title} " in line and "%" in line)
+        row = next(line for line in page if f"■ {title} " in line)
         text = line_of(shown.text, title)
         expect(told["ms_per_step"][name], figure(row, 0), figure(text, 0))
         assert f"{100 * share:.0f} %" in row and f"{100 * share:.1f} %" in text
