@@ -9,11 +9,9 @@ from collections import deque
 from time import monotonic_ns
 from types import ModuleType
 
-from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import keepers
 
-MIN_LENGTH = 20
 MAX_DEPTH, MAX_SEEN, MAX_NS = 3, 2000, 20_000_000
 MAX_ITEMS = 8  # of a tuple or an object, whose sizes are added up
 MIN_SHARE = 0.3  # of what memory grew by
@@ -51,12 +49,7 @@ class GrowingCollection:
 def _piles():
     """Long collections by the name of the variable or attribute that has them."""
     began, visited, piles = monotonic_ns(), set(), {}
-    level = [
-        pair
-        for frame in frames.stack(sys._getframe(1), 32)
-        if frames.origin(frame.f_code.co_filename) == frames.USER
-        for pair in keepers.variables(frame)
-    ]
+    level = list(keepers.users_variables())
     for _ in range(MAX_DEPTH + 1):
         further = []
         for name, value in level:
@@ -65,7 +58,7 @@ def _piles():
             if id(value) in visited:
                 continue
             visited.add(id(value))
-            if type(value) in keepers.PILES and len(value) >= MIN_LENGTH:
+            if type(value) in keepers.PILES and len(value) >= keepers.MIN_LENGTH:
                 piles.setdefault(name, value)
             else:
                 further += _inside(name, value)
@@ -79,12 +72,8 @@ def _inside(name, value):
     """
     if type(value) is dict:
         return [(name, one) for one in list(value.values())]
-    if type(value) is ModuleType:
-        file = getattr(value, "__file__", None)
-        is_users = file is not None and frames.origin(file) == frames.USER
-    else:
-        is_users = keepers.is_the_users(value)
-    inside = getattr(value, "__dict__", None) if is_users else None
+    is_users = keepers.is_users_module if type(value) is ModuleType else keepers.is_the_users
+    inside = getattr(value, "__dict__", None) if is_users(value) else None
     return list(inside.items()) if type(inside) is dict else []
 
 
@@ -104,7 +93,7 @@ def _size(item, depth=1) -> int:
     kind = type(item)
     if kind in _SIZED:
         return sys.getsizeof(item)
-    if kind.__module__ == "numpy" or isinstance(item, session.torch.Tensor):
+    if kind.__module__ == "numpy" or kind in (session.torch.Tensor, session.torch.nn.Parameter):
         size = getattr(item, "nbytes", 0)
         return size if type(size) is int else 0
     parts = item

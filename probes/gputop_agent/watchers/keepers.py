@@ -22,6 +22,7 @@ MAX_DEPTH, MAX_VISITED = 4, 400
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
 MAX_SHAPES = 2
+MAX_FRAMES = 32
 _MAPS = dict, OrderedDict
 PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, partial
@@ -71,13 +72,11 @@ def _variables_with_graphs():
     last entry holds a tensor with a graph.
     """
     lengths = {}
-    for frame in frames.stack(sys._getframe(1), 32):
-        if frames.origin(frame.f_code.co_filename) == frames.USER:
-            for name, value in variables(frame):
-                named = [(name, value)]
-                if is_the_users(value):
-                    named = getattr(value, "__dict__", {}).items()
-                lengths.update((name, len(pile)) for name, pile in named if _keeps_graphs(pile))
+    for name, value in users_variables():
+        named = [(name, value)]
+        if is_the_users(value):
+            named = getattr(value, "__dict__", {}).items()
+        lengths.update((name, len(pile)) for name, pile in named if _keeps_graphs(pile))
     return lengths
 
 
@@ -129,7 +128,7 @@ def _pile_above(thing, ours):
                 if type(holder) not in _MAPS:
                     return holder
                 long_map = holder if long_map is None else long_map
-            if type(holder) in _BETWEEN or isinstance(holder, Exception) or is_the_users(holder):
+            if _may_be_between(holder):
                 above.append(holder)
         level = above
         if not level or len(level) > MIN_LENGTH:
@@ -139,24 +138,32 @@ def _pile_above(thing, ours):
     return long_map
 
 
+def _may_be_between(holder):
+    """Whether it can hold a tensor for a container; its type is asked, which runs no code."""
+    kind = type(holder)
+    return kind in _BETWEEN or issubclass(kind, Exception) or is_the_users(holder)
+
+
 def _is_namespace(holder):
     return type(holder) is dict and "__name__" in holder and "__builtins__" in holder
 
 
 def is_the_users(holder):
     """Whether it is an object of a class of the user's."""
-    module = sys.modules.get(type(holder).__module__)
+    return is_users_module(sys.modules.get(type(holder).__module__))
+
+
+def is_users_module(module):
+    """Whether a module, or None for one that is not loaded, lies in a file of the user's."""
     file = getattr(module, "__file__", None)
     return file is not None and frames.origin(file) == frames.USER
 
 
 def _name_of(pile, ours):
     """The name of a variable or of an attribute of the user's that the container has."""
-    for frame in frames.stack(sys._getframe(1), 32):
-        if frames.origin(frame.f_code.co_filename) == frames.USER:
-            name = _local_name(frame, pile)
-            if name:
-                return name
+    for name, value in users_variables():
+        if value is pile:
+            return name
     holders = [
         holder for holder in gc.get_referrers(pile) if not any(holder is lists for lists in ours)
     ]
@@ -169,12 +176,18 @@ def _name_of(pile, ours):
     return ""
 
 
-def _local_name(frame, thing):
-    """The name of a variable of a running function."""
-    return next((name for name, value in variables(frame) if value is thing), "")
+def users_variables():
+    """Names and values of the running functions of the user's."""
+    return (pair for frame in _users_frames() for pair in _variables(frame))
 
 
-def variables(frame):
+def _users_frames():
+    """Frames of the running functions of the user's."""
+    stack = frames.stack(sys._getframe(1), MAX_FRAMES)
+    return [frame for frame in stack if frames.origin(frame.f_code.co_filename) == frames.USER]
+
+
+def _variables(frame):
     """Names and values of a running function; see ``horizon`` for the care that is taken."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return list(frame.f_globals.items())
@@ -193,11 +206,10 @@ def filled_at(name):
         r".*\b%s\b(\[[^\]]*\])?(\.(append|appendleft|extend|add|insert)\(| *\+= *[\[(]|\[.*\] = )"
         % re.escape(name)
     )
-    files = {frame.f_code.co_filename for frame in frames.stack(sys._getframe(1), 32)}
+    files = {frame.f_code.co_filename for frame in _users_frames()}
     places = [
         "%s:%d" % (frames.short_name(file), number)
         for file in sorted(files)
-        if frames.origin(file) == frames.USER
         for number, line in enumerate(linecache.getlines(file), 1)
         if fills.match(line) and not line.lstrip().startswith("#")
     ]

@@ -51,7 +51,7 @@ def begin(loss, operation, step, came_in):
     nodes = _made(graph)
     if origin is None or origin.name != operation or len(nodes) > MAX_NODES:
         return
-    search.step, search.operations = step, [node.name for node in nodes]
+    search.step, search.tries, search.operations = step, 0, [node.name for node in nodes]
     search.place = next((at for at, node in enumerate(nodes) if node is origin), -1)
     before = search.operations[: max(0, search.place)]
     search.came_in = came_in and all(name in STRUCTURE for name in before)  # of weights
@@ -89,7 +89,7 @@ def before_backward(loss):
     search.tries += 1
     if place is None and search.tries < _TRIES:
         return
-    search.place, search.tries = -1, 0
+    search.place = -1
     if place is None:
         return
     lines = nodes[place].node.metadata.get("traceback_") or ()
