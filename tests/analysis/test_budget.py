@@ -239,6 +239,7 @@ def queued(builder, rank, share):
     ("shares", "title"),
     [
         ((0.50, 0.58), "54 % of the time is spent waiting for a core, 58 % on rank 1"),
+        ((0.501, 0.503), "50 % of the time is spent waiting for a core"),
         ((0.10, 0.60), "rank 1 spends 60 % of its time waiting for a core"),
     ],
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
+from gputop_analysis.findings.sites import Site
 from gputop_analysis.findings.stack_samples import (
+    ASKED,
     COMPUTE,
     LOOP,
     Path,
@@ -15,30 +15,21 @@ from gputop_analysis.findings.stack_samples import (
 )
 from gputop_analysis.view import RunView
 
-ASKED = ("eval",)
-"""The phase of a forward without a backward."""
-_WAITS = re.compile(r"(connection|selectors|threading|queue|socket|subprocess)\.py:")
-"""Of the standard library: for another process or thread, which no line of this one mends."""
 
-
-def waits(inside: str) -> bool:
-    """Whether a library's line waits for another process or thread."""
-    return bool(_WAITS.match(inside))
-
-
-def is_the_world(view: RunView, rank: int, line: str, *, spread: bool) -> bool:
+def is_the_world(view: RunView, rank: int, site: Site) -> bool:
     """Whether a place of host code is a rollout's world as a whole: a line of the function that
     asks the model, or that calls it, or below it a process of its own or a function over which the
-    host code is ``spread``.
+    host code is spread.
     """
-    rollouts, labels = _functions_of_rollouts(view, rank), {line, f"{LOOP}{line}"}
-    samples = [one for one in samples_of(view, ("other",), rank) if not labels.isdisjoint(one.path)]
+    rollouts, labels = _functions_of_rollouts(view, rank), {site.site, f"{LOOP}{site.site}"}
+    others = samples_of(view, ("other",), rank)
+    samples = [sample for sample in others if not labels.isdisjoint(sample.path)]
     if not rollouts or not samples:
         return False
-    if any(_is_in_or_calls(one.path, labels, rollouts) for one in samples):
+    if any(_is_in_or_calls(sample.path, labels, rollouts) for sample in samples):
         return True
-    below = [one for one in samples if _lies_below(one.path, rollouts)]
-    world = [one for one in below if spread or waits(one.inside)]
+    below = [sample for sample in samples if _lies_below(sample.path, rollouts)]
+    world = [sample for sample in below if site.is_function or sample.waits]
     return total(world) > 0.5 * total(samples)
 
 
@@ -61,7 +52,7 @@ def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:
     return asked - trained
 
 
-def _is_in_or_calls(path: Path, labels: set[str], rollouts: set[Path]) -> bool:
+def _is_in_or_calls(path: Path, labels: set[str | None], rollouts: set[Path]) -> bool:
     """Whether the innermost of these labels stands in a rollout, or calls one."""
     innermost = max(at for at, label in enumerate(path) if label in labels)
     inside = functions((*path[:innermost], path[innermost].removeprefix(LOOP)))

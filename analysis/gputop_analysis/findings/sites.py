@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.input.loader_looks import surely
-from gputop_analysis.findings.rollouts import waits
 from gputop_analysis.findings.stack_samples import (
+    ASKED,
     COMPUTE,
     LOOP,
     TRAINERS,
@@ -39,6 +39,7 @@ NEARLY_ALL = 0.9
 MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
 SHOWN = 3
+IN_FUNCTION = "in the function at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,11 @@ class Site:
     """``in the loop at`` its first line, or ``in the function at`` its most frequent line, where no
     line in it holds most of the samples.
     """
+
+    @property
+    def is_function(self) -> bool:
+        """Whether no line in it holds most of the samples."""
+        return self.where == IN_FUNCTION
 
     @property
     def least_share(self) -> float:
@@ -115,7 +121,7 @@ def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
     """The user's line with most samples of host code, be they few of the phase."""
     samples = marked(view, phase, rank)
     users = [one for one in samples if not one.in_torch and not one.in_trainer]
-    lines = counted_by_line(one for one in users if not waits(one.inside))
+    lines = counted_by_line(one for one in users if not one.waits)
     if not lines:
         return None
     line, count = lines.most_common(1)[0]
@@ -364,7 +370,7 @@ def _function(samples: Sequence[PlacedSample], count: int, *, trained: set[Path]
     for sample in inside:
         lines[_lines(sample)[depth - 1]] += sample.count
     line = lines.most_common(1)[0][0]
-    return Site(line, total(inside) / count, count, where="in the function at")
+    return Site(line, total(inside) / count, count, where=IN_FUNCTION)
 
 
 def _most_in_a_function(samples: Sequence[PlacedSample], depth: int) -> list[PlacedSample]:
@@ -382,7 +388,7 @@ def _lines(sample: PlacedSample) -> Path:
 
 def _functions_of_training(view: RunView, rank: int | None) -> set[Path]:
     """Functions in which forwards, backwards and updates happen, or rollouts."""
-    return {functions(path) for path in paths_within(view, rank, (*COMPUTE, "eval"))}
+    return {functions(path) for path in paths_within(view, rank, (*COMPUTE, *ASKED))}
 
 
 def _spread(samples: Sequence[PlacedSample], count: int) -> Site:

@@ -28,6 +28,8 @@ LOOP = "loop "
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
 COMPUTE = ("forward", "backward", "optimizer")
+ASKED = ("eval",)
+"""Forwards without a backward: evaluations, and those of rollouts."""
 
 Path = tuple[str, ...]
 
@@ -44,6 +46,7 @@ _FILES = (
     "torch/_tensor_str.py",
 )
 """Parts of torch that read and write files, or what tensors look like."""
+_WAITS = re.compile(r"(connection|selectors|threading|queue|socket|subprocess)\.py:")
 _ABOUT_MODULES = re.compile(
     r"^torch/nn/modules/module\.py:\d+ (_?named_|_?(save|load)|parameters|buffers|children|modules"
     r"|state_dict|apply)"
@@ -138,6 +141,13 @@ class PlacedSample:
     def in_module(self) -> bool:
         """Whether it lies in a module of torch's."""
         return self.inside.startswith(_MODULES)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it lies in a library's wait for another process or thread, which no line of this
+        one mends.
+        """
+        return bool(_WAITS.match(self.inside))
 
     @property
     def runs_module(self) -> bool:
@@ -238,7 +248,7 @@ def working_loops(view: RunView, rank: int | None) -> set[Path] | None:
     samples = list(samples_of(view, COMPUTE, rank))
     if not samples:
         return None
-    samples += module_samples(view, (*TRAINING, "eval"), rank)
+    samples += module_samples(view, (*TRAINING, *ASKED), rank)
     loops: set[Path] = set()
     for sample in samples:
         loops.update(filter(ends_at_loop, prefixes(sample.path)[:-1]))
@@ -252,7 +262,7 @@ def marked(view: RunView, phase: str, rank: int | None) -> list[PlacedSample]:
     """A phase's samples, with what the samples of other phases tell of them."""
     packages_that_compute, begins = _networks(view, rank)
     calls_of_trainers = _trainers_calls(view, rank)
-    runs_model = {sample.path for sample in module_samples(view, (*TRAINING, "eval"), rank)}
+    runs_model = {sample.path for sample in module_samples(view, (*TRAINING, *ASKED), rank)}
     samples = []
     for sample in samples_of(view, (phase,), rank):
         of_networks = sample.package in packages_that_compute and (

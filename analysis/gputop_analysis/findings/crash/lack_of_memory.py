@@ -184,8 +184,8 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     name="shared memory full",
     family="crash",
     cause="crash",
-    trigger="a worker died of SIGBUS where /dev/shm had less than 1 GiB left or was not looked at, "
-    "or torch could not write to its shared memory file",
+    trigger=f"a worker died of SIGBUS where /dev/shm had less than {ROOMY_BYTES >> 30} GiB left or "
+    "was not looked at, or torch could not write to its shared memory file",
     fix="a larger /dev/shm (docker run --shm-size=16g), or the file_system sharing strategy",
     explains=("HC06", "HC09", "IN13"),
     immediate=True,

@@ -166,14 +166,13 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if not without_torch.surely_above(UNATTRIBUTED) or _builds_loader(view, other.rank, site):
         return None
     severity = _severity(without_torch, site, view.per_rank[other.rank])
-    if site is not None and site.site:
-        spread = site.where.startswith("in the function")
-        if is_the_world(view, other.rank, site.site, spread=spread):
-            severity = "info"
-    line = heaviest_line(view, "other", other.rank)
-    if severity == "info" and line and line.least_share * other.share.low > UNATTRIBUTED:
-        of_line = replace(other, values_ms=other.values_ms * line.share)
-        return _host_code(view, spec, of_line, line, "medium")
+    if severity != "info" and site is not None and is_the_world(view, other.rank, site):
+        severity = "info"
+    if severity == "info":
+        line = heaviest_line(view, "other", other.rank)
+        if line is not None and line.least_share * other.share.low > UNATTRIBUTED:
+            of_line = replace(other, values_ms=other.values_ms * line.share)
+            return _host_code(view, spec, of_line, line, "medium")
     return _host_code(view, spec, without_torch, site, severity)
 
 

@@ -25,9 +25,9 @@ AT_LEAST = 5
 REGULAR = 0.7
 """Part of the expected occurrences that must be slow."""
 SURE = 0.001
-ANSWERS = 0.05
-"""Part of what slow steps take longer, in forwards without a backward: from there on these may be
-what the steps are for.
+ASKED_PART = 0.05
+"""Of what slow steps take longer, in forwards without a backward: from there on these may be what
+the steps are for.
 """
 AT_MOST_SLOW = 400
 LOOK_AT = 32
@@ -185,27 +185,27 @@ def rhythm(series: RankSeries) -> SlowRhythm | None:
     )
     slow_ms = float(np.median(longest_ms[chosen]))
     return SlowRhythm(
-        series.rank,
-        period,
-        len(members),
-        span / period,
-        p,
-        slow_ms,
-        usual,
-        excess,
-        phase,
-        part,
+        rank=series.rank,
+        period=period,
+        count=len(members),
+        expected=span / period,
+        p=p,
+        slow_ms=slow_ms,
+        usual_ms=usual,
+        excess_ms=excess,
+        phase=phase,
+        phase_part=part,
         asks_model=_asks_model(rows, counts, chosen),
     )
 
 
 def _asks_model(rows: Array, counts: Array, slow: Array) -> bool:
     """Whether the slow records hold forwards that the others do not, and no backward of theirs."""
-    answering, trained = (
-        sum(_excess_ns(rows[f"{name}_ns"], counts, slow) for name in names)
-        for names in (("forward", "eval"), ("backward",))
+    wall, forward, evaluation, backward = (
+        _excess_ns(rows[f"{name}_ns"], counts, slow)
+        for name in ("wall", "forward", "eval", "backward")
     )
-    return answering > max(ANSWERS * _excess_ns(rows["wall_ns"], counts, slow), 2 * trained)
+    return forward + evaluation > max(ASKED_PART * wall, 2 * backward)
 
 
 def _width(slow: Array, longest_ms: Array) -> int:

@@ -62,6 +62,6 @@ def per_batch_ms(view: RunView, wait: Share) -> float:
 def severity_of(wait: Share) -> Severity:
     if wait.share.low > MOST_OF_IT:
         return "high"
-    if wait.share.low > 0.10:
+    if wait.share.low > WAITING:
         return "medium"
     return "info"

@@ -14,7 +14,7 @@ from gputop_analysis.findings.pictures import CPU_SHARE, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Queue, crowded, queued_share, run_queue
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import counted, percent
+from gputop_analysis.text import counted, percent, whole_percent
 from gputop_analysis.view import RunView
 
 QUEUED = 0.05
@@ -70,12 +70,12 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     else:
         severity = "medium"
     alone = all(other < 0.5 * wait.value for other in other_waits)
-    waited = queued_share(view, view.ranks)
-    title = f"{waited * 100:.0f} % of the time is spent waiting for a core"
-    if waited < wait.value:
-        title += f", {wait.value * 100:.0f} % on rank {rank}"  # what the fix wins is of that one
+    overall, on_rank = whole_percent(queued_share(view, view.ranks)), whole_percent(wait.value)
+    title = f"{overall} of the time is spent waiting for a core"
+    if other_waits and on_rank != overall:
+        title += f", {on_rank} on rank {rank}"  # what the fix wins is of that one
     if alone and other_waits:
-        title = f"rank {rank} spends {wait.value * 100:.0f} % of its time waiting for a core"
+        title = f"rank {rank} spends {on_rank} of its time waiting for a core"
     most = f"rank {rank}, which waits most: " if other_waits else ""
     return spec.make(
         severity=severity,
@@ -98,7 +98,7 @@ def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:
     return Proof(
         statistic="lower end of the 95 % bootstrap interval of run-queue wait / time",
         value=100 * queue.share.low,
-        threshold=5.0,
+        threshold=100 * QUEUED,
         unit="%",
         formula=f"recoverable = {100 * queue.share.value:.1f} % x step time = "
         f"{queue.share.value * wall_ms:.3f} ms per step",

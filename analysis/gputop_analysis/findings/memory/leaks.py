@@ -248,8 +248,8 @@ def _last_count(view: RunView, rank: int) -> Mapping[str, Any]:
 
 def _kept_in(view: RunView, rank: int) -> str:
     """``; most of them are in history, filled at train.py:88``; empty where that is not known."""
-    count = _last_count(view, rank)
-    at = f", filled at {_filled_at(view, rank)}" if _filled_at(view, rank) else ""
+    count, site = _last_count(view, rank), _filled_at(view, rank)
+    at = f", filled at {site}" if site else ""
     if count.get("kept_in"):
         return f"; most of those looked at are in {count['kept_in']}{at}"
     if count.get("grown_in"):

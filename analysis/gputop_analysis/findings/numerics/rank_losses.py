@@ -52,8 +52,8 @@ class RankLosses(NamedTuple):
     trigger=f"one rank's loss lies {OUTLIER_SIGMAS:g} robust standard deviations and "
     f"{percent(MIN_RELATIVE)} above the median of three ranks or more, in "
     f"{percent(REPEATED_SHARE)} of the steps (where a record stands for several: of groups of "
-    "steps, by their largest loss) and at least five, half as far again as any other rank's does "
-    "more than once",
+    "steps, by their largest loss) and at least five, "
+    f"{BEYOND_OTHERS:g} times as far as any other rank's does more than once",
     fix="look at that rank's shard; run the steps again on another GPU",
     explains=("NU02",),
     no_use="with one rank",

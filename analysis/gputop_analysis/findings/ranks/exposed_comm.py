@@ -130,7 +130,8 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     by_messages = wait.by_script and passes_messages(view)
     if by_messages:
         fix = _OF_MESSAGES
-        severity = "info" if ms.low <= largest_bubble * wall_ms else severity
+        if ms.low <= largest_bubble * wall_ms:
+            severity = "info"
     return spec.make(
         severity=severity,
         title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
@@ -54,10 +56,10 @@ it is one rank in a noisy run.
 )
 def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """Batches differ in length, so that in each step all ranks wait for another one."""
-    by_step = _compute_by_step(view) if straggler(view) is None else None
-    if by_step is None:
+    steps = _common_steps(view) if straggler(view) is None else None
+    if steps is None:
         return None
-    compute, tokens, cpu = by_step
+    compute, tokens = steps.compute_ms, steps.tokens if steps.tokens.any() else steps.samples
     slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
     if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
         return None
@@ -71,7 +73,7 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     needed = LEAST if by_length else LEAST_BY_CHANCE
     if not (ratio.low > needed and lost.low > MIN_EFFECT_MS):
         return None
-    if not by_length and _oversubscribed(view) and not _uneven_by_cpu_time(cpu):
+    if not by_length and _oversubscribed(view) and not _uneven_by_cpu_time(steps.cpu_ms):
         return None
     if by_length:
         length_text = f"; compute follows tokens per rank (correlation {follows:.2f})"
@@ -126,28 +128,31 @@ def _told(value: float | None) -> float | str:
     return "all ranks have the same" if value is None else value
 
 
-def _compute_by_step(view: RunView) -> tuple[Array, Array, Array] | None:
-    """Steps x ranks: milliseconds without waiting, tokens (samples where there are none), and CPU
-    time in milliseconds.
+class _Steps(NamedTuple):
+    """Steps of a rank, or steps x ranks, none folded with others, whose wait is known."""
 
-    Of steps whose wait is known on every rank and that are not folded with others; None for too few
-    of them.
-    """
+    numbers: Array
+    compute_ms: Array
+    """Without waiting."""
+    tokens: Array
+    samples: Array
+    cpu_ms: Array
+
+
+def _common_steps(view: RunView) -> _Steps | None:
+    """The steps that all ranks have; None for too few of them."""
     if len(view.ranks) < 2:
         return None
     tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
-    shared = tables[0][0]
-    for steps, *_ in tables[1:]:
-        if not np.array_equal(shared, steps):
-            shared = np.intersect1d(shared, steps, assume_unique=True)
+    shared = tables[0].numbers
+    for table in tables[1:]:
+        if not np.array_equal(shared, table.numbers):
+            shared = np.intersect1d(shared, table.numbers, assume_unique=True)
     if len(shared) < ENOUGH_STEPS:
         return None
-    at = [np.searchsorted(steps, shared) for steps, *_ in tables]
-    compute, tokens, samples, cpu = (
-        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1)
-        for column in (1, 2, 3, 4)
-    )
-    return compute, tokens if tokens.any() else samples, cpu
+    at = [np.searchsorted(table.numbers, shared) for table in tables]
+    picked = [[column[i] for column in table] for table, i in zip(tables, at, strict=True)]
+    return _Steps(*(np.stack(columns, axis=1) for columns in zip(*picked, strict=True)))
 
 
 def _uneven_by_cpu_time(cpu: Array) -> bool:
@@ -157,10 +162,8 @@ def _uneven_by_cpu_time(cpu: Array) -> bool:
     return len(known) >= ENOUGH_STEPS and bool(slowest > LEAST_BY_CHANCE * middle)
 
 
-def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """Steps, compute in milliseconds, tokens, samples and CPU time in milliseconds of one rank's
-    steady steps with a known wait.
-    """
+def _unfolded(series: RankSeries, comm: Array) -> _Steps:
+    """One rank's steady steps with a known wait."""
     places = np.flatnonzero(series.steady & (series.n_steps == 1))
     comm = last_attempt(comm)
     steps, waited = series.steps[places], comm["step"].astype(np.int64)
@@ -170,7 +173,7 @@ def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Arr
     rows = series.rows.take(places[known_steps])
     compute = (rows["wall_ns"] - comm["wait_ns"][at[known_steps]]) / 1e6
     tokens, samples, cpu_ns = (rows[name].astype(float) for name in ("tokens", "samples", "cpu_ns"))
-    return steps[known_steps], compute, tokens, samples, cpu_ns / 1e6
+    return _Steps(steps[known_steps], compute, tokens, samples, cpu_ns / 1e6)
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:

@@ -29,6 +29,7 @@ from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.rank_excess import reference
 from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import ARRIVALS, Waits, waits
 
@@ -182,8 +183,10 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     own_wait, theirs = culprit.wait_ms
     if cost.low > MUCH * culprit.wall_ms:
         severity = "high"
+    elif passes_messages(view):
+        severity = "info"
     else:
-        severity = "info" if passes_messages(view) else "medium"
+        severity = "medium"
     host = ""
     if len(view.record.hosts) > 1:
         host = f" on {view.host_of(culprit.rank)}"
@@ -260,8 +263,8 @@ def _source(phase: str, straggler: Straggler) -> str:
 
 _TRIGGER = (
     "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p "
-    "<= 0.01, with drift, of the waits or of a phase of its own work; an info below 10 % between "
-    "ranks that mostly send to one another)"
+    "<= 0.01, with drift, of the waits or of a phase of its own work; an info below "
+    f"{percent(MUCH)} between ranks that mostly send to one another)"
 )
 _NO_USE = "where what is seen there is the training's own purpose"
 _READS = (
