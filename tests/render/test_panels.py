@@ -35,6 +35,7 @@ from gputop.widgets import (
     header,
     history,
     loss,
+    phase_table,
     rank_map,
     ranks,
     step_chart,
@@ -495,7 +496,7 @@ def test_the_phases_of_ranks_stand_beside_each_other_where_only_one_waits(four, 
         replace(rank, wait_mean_ms=wait_ms)
         for rank, wait_ms in zip(four.summary.ranks, waits_ms, strict=False)
     )
-    heading, *lines = texts(ranks.phase_table(compared, 120))
+    heading, *lines = texts(phase_table.draw(compared, 120))
     assert "wait" in heading and "comm" not in heading and len(lines) == 2
 
 

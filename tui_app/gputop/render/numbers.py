@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from gputop_analysis.text import MISSING
 
@@ -144,16 +143,6 @@ def scalar_in(value: float, cells: int) -> str:
     """The same with as many digits as fit into ``cells``."""
     texts = (scalar(value, digits) for digits in (4, 3, 2, 1))
     return next((text for text in texts if len(text) <= cells), scalar(value, 1))
-
-
-def alike(values: Sequence[float], cells: int) -> list[str]:
-    """The same of some values, with as many decimals each where none needs an exponent."""
-    texts = [scalar_in(value, cells) for value in values]
-    if any("e" in text or "n" in text for text in texts):
-        return texts
-    decimals = max(len(text.partition(".")[2]) for text in texts)
-    padded = [f"{value:.{decimals}f}" for value in values]
-    return padded if max(map(len, padded)) <= cells else texts
 
 
 def scalar(value: float | None, digits: int = 4) -> str:

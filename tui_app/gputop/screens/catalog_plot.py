@@ -18,6 +18,7 @@ from gputop.feed.catalog import AXES, GpuPoint, dollars, front, points
 from gputop.render.catalog import MARKS
 from gputop.render.rows import left, right
 from gputop.screens.dialog import CSS, Dialog, text_columns
+from gputop.widgets.fitted_plot import FittedPlot
 from gputop.widgets.plot_colours import colour, follow_theme
 from gputop_analysis.catalog.listing import Listed
 
@@ -33,14 +34,6 @@ RENT = 8
 LABEL = 6
 """Cells of a label below the plot, with the gap to the next."""
 _UNBROKEN = "\N{NO-BREAK SPACE}"
-
-
-class _Plot(PlotextPlot):
-    """Is drawn anew when its room has changed, which the rows of names below it take from it."""
-
-    def on_resize(self) -> None:
-        if isinstance(self.screen, CatalogPlot):
-            self.screen.draw()
 
 
 class CatalogPlot(Dialog[None]):
@@ -72,7 +65,7 @@ class CatalogPlot(Dialog[None]):
         with Vertical(classes="box") as box:
             box.border_subtitle = "m other axis · esc back"
             yield Static("", id="upwards", markup=False)
-            yield _Plot()
+            yield FittedPlot(self.draw)
             yield Static("", id="named", markup=False)
 
     def action_next_axis(self) -> None:

@@ -18,8 +18,6 @@ from gputop.screens.typed import Typed
 
 Result = TypeVar("Result")
 _TEXT_WIDTH = 100
-NARROW = 100
-"""Columns below which a dialog with answers takes all of them."""
 AROUND = 8
 """Columns that a dialog's border, padding and scroll bar take, with one before the bar."""
 
@@ -42,13 +40,13 @@ it goes.
 """
 NARROW_BELOW = 100
 """Columns from which on a dialog leaves some of the screen at either side."""
-_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-roomy")]
+_WIDTHS = [(0, "-narrow"), (NARROW_BELOW, "-roomy")]
 
 
 class Dialog(Typed, ModalScreen[Result], Generic[Result]):
     """A box above a screen, which takes the whole width where there is little."""
 
-    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
+    HORIZONTAL_BREAKPOINTS = _WIDTHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,7 @@ class DialogChoice(Generic[Result]):
 class ChoiceDialog(Dialog[Result | None], Generic[Result]):
     """A question with a few answers; None when it is cancelled."""
 
-    DEFAULT_CSS = (
-        CSS.format(name="ChoiceDialog", width=64)
-        + "ChoiceDialog.narrow > .box { width: 100%; max-width: 100%; }"
-    )
+    DEFAULT_CSS = CSS.format(name="ChoiceDialog", width=64)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "cancel", show=False),
         Binding("up,k,shift+tab", "move(-1)", show=False),
@@ -100,10 +95,6 @@ class ChoiceDialog(Dialog[Result | None], Generic[Result]):
 
     def on_mount(self) -> None:
         self._show()
-
-    def on_resize(self) -> None:
-        """Beside it in a narrow terminal only ends of figures would stand."""
-        self.set_class(self.app.size.width < NARROW, "narrow")
 
     def action_move(self, step: int) -> None:
         self._chosen = (self._chosen + step) % len(self._choices)

@@ -14,6 +14,7 @@ from textual_plotext import PlotextPlot
 
 from gputop.render.plan import MARKS, PICK
 from gputop.screens.dialog import CSS, Dialog
+from gputop.widgets.fitted_plot import FittedPlot
 from gputop.widgets.plot_colours import colour, follow_theme
 
 if TYPE_CHECKING:
@@ -35,14 +36,6 @@ class Marker(NamedTuple):
     role: str
     words: str
     points: Sequence[Choice]
-
-
-class _Plot(PlotextPlot):
-    """Is drawn anew when its room has changed."""
-
-    def on_resize(self) -> None:
-        if isinstance(self.screen, ParetoDialog):
-            self.screen.draw()
 
 
 class ParetoDialog(Dialog[None]):
@@ -71,7 +64,7 @@ class ParetoDialog(Dialog[None]):
             box.border_title = "Memory against step time"
             box.border_subtitle = "esc back"
             yield Static("GiB of a GPU", id="upwards", markup=False)
-            yield _Plot()
+            yield FittedPlot(self.draw)
             yield Static(key(self._markers, self._base_s), id="key", markup=False)
 
     def draw(self) -> None:

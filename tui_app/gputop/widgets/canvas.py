@@ -144,6 +144,11 @@ class Canvas(Widget):
         return style + Style(bgcolor=ground)
 
 
+def upon_cursor(row: Row) -> Row:
+    """A row as the chosen one."""
+    return [(text, (style.partition("/")[0] or "text") + CHOSEN) for text, style in row]
+
+
 def _readable(text: str, name: str) -> str:
     """The style of a piece of the chosen row: words in one colour, drawings in their own."""
     drawn = any("\u2500" <= char < "\u2900" for char in text)

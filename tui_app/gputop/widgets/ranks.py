@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.message import Message
@@ -15,11 +14,12 @@ from gputop.panels import GRID_FROM
 from gputop.render import braille, numbers
 from gputop.render.bars import apportion, bar, layered_bar, stacked_bar
 from gputop.render.rows import Row, clip, fill, left, right, row_width, say, shorten
-from gputop.widgets import rank_map
+from gputop.widgets import phase_table, rank_map
+from gputop.widgets.canvas import upon_cursor
 from gputop.widgets.header import short_name
 from gputop.widgets.rank_map import against_median
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop.widgets.standings import RankTimes, own_phases, standings
+from gputop.widgets.standings import RankTimes, standings
 from gputop.widgets.step_chart import PARTS
 from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.step_parts import CALLED, WAIT
@@ -27,13 +27,10 @@ from gputop_analysis.step_parts import CALLED, WAIT
 if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, RankSummary
 
-PHASE_CELLS = 11
 TREND = 37
 """Cells of a minute of samples, two a cell, and its figure."""
 STACKED = 3
 """Dots of a trend's height in a row of the table: a gap to the row above."""
-STANDS_OUT = 1.2
-"""Times the median of the ranks, from which on a phase of a rank is marked."""
 LEAST_NET = 0.05
 """MB/s from which on the network is worth a word."""
 FULL, NEARLY_FULL = 0.95, 0.85
@@ -91,7 +88,7 @@ def draw(
     missing = height - len(rows) - len(hosts)
     ranks = snapshot.summary.ranks
     if missing >= len(ranks) + 2 and 1 < len(ranks) < GRID_FROM:
-        rows += [[], *phase_table(ranks, width, cursor)]
+        rows += [[], *phase_table.draw(ranks, width, cursor)]
         missing = height - len(rows) - len(hosts)
     apart: list[Row] = [[]] if hosts and missing > 0 else []
     return [*rows, *apart, *hosts]
@@ -197,15 +194,7 @@ def _row(line: RankLine, columns: list[Column], chosen: bool) -> Row:
     for column in columns:
         row += [("  ", "")] if row else []
         row += fill(column.draw(line, column.cells), column.cells)
-    return _chosen(row) if chosen else row
-
-
-def _chosen(row: Row) -> Row:
-    """The row upon the cursor's ground."""
-    return [(text, (style.partition("/")[0] or "text") + "/cursor") for text, style in row]
-
-
-# ---- cells
+    return upon_cursor(row) if chosen else row
 
 
 def _severities(snapshot: Snapshot) -> dict[int, tuple[str, str]]:
@@ -428,52 +417,6 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
         if row_width(row) + row_width(field) + 3 <= width:
             row += [("   ", ""), *field]
     return clip(row, width)
-
-
-def phase_table(ranks: tuple[RankSummary, ...], width: int, cursor: int | None = None) -> list[Row]:
-    """Mean milliseconds a step of each rank's phases without waiting, and of its waiting; what is
-    well above the other ranks is marked, and the rank at ``cursor``.
-    """
-    compared = standings(ranks)
-    with_wait = any(standing.wait_ms for standing in compared)
-    times_ms = [_times_ms(standing, with_wait) for standing in compared]
-    longest_ms = {name: max(times[name] for times in times_ms) for name in times_ms[0]}
-    names = _longest_phases(longest_ms, max((width - 7) // PHASE_CELLS, 1))
-    digits = 2
-    if names:
-        digits = numbers.digits_for(max(max(times.values()) for times in times_ms))
-    typical_ms = {name: median(times[name] for times in times_ms) for name in names}
-    head = left("rank ms", 7) + "".join(right(name, PHASE_CELLS) for name in names)
-    rows: list[Row] = [[(head, "muted")]]
-    for index, (rank, times) in enumerate(zip(ranks, times_ms, strict=True)):
-        row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
-        for name in names:
-            text = numbers.ms_column(times[name], digits)
-            if name != "wait" and _is_slow(times[name], typical_ms[name], rank):
-                row.append((right("▲" + text, PHASE_CELLS), "high"))
-            else:
-                row.append((right(text, PHASE_CELLS), "text"))
-        rows.append(_chosen(row) if index == cursor else row)
-    return rows
-
-
-def _longest_phases(longest_ms: dict[str, float], count: int) -> list[str]:
-    """So many names of the longest phases, in the order of a step."""
-    names = [name for name, ms in longest_ms.items() if ms > 0]
-    longest = sorted(names, key=lambda name: -longest_ms[name])[:count]
-    return [name for name in names if name in longest]
-
-
-def _is_slow(ms: float, typical_ms: float, rank: RankSummary) -> bool:
-    return ms > STANDS_OUT * typical_ms and ms - typical_ms > 0.02 * rank.step_time_mean_ms
-
-
-def _times_ms(standing: RankTimes, with_wait: bool) -> dict[str, float]:
-    """Milliseconds by phase; with ``wait`` in place of ``comm`` where any rank waits."""
-    if with_wait:
-        return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
-    means = standing.rank.phases_mean_ms
-    return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}
 
 
 class Ranks(ScrollingPanel):
