@@ -3,7 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from tui_pilot import press, settle
+from tui_support import FixedClock, StillFeed
 
+from gputop.app import Source
+from gputop.app.application import GputopApp
 from gputop.app.rhythm import FAST, FIRST_S, SLOW, SLOWEST, Rhythm
 
 LIVE = SimpleNamespace(ended=False, position=None)
@@ -61,7 +65,7 @@ def test_looks_that_cost_nothing_come_at_the_fixed_periods():
     for snapshot, period in ((LIVE, FAST), (ENDED, SLOW)):
         clock = Clock()
         rhythm = Rhythm(clock)
-        looked(rhythm, clock, cost_s=0.0, until_s=60.0, snapshot=snapshot)
+        looked(rhythm, clock, cost_s=0.0, until_s=120.0, snapshot=snapshot)
         assert rhythm.period == pytest.approx(period)
 
 
@@ -70,3 +74,23 @@ def test_a_look_comes_at_the_latest_after_the_longest_period():
     rhythm = Rhythm(clock)
     looked(rhythm, clock, cost_s=5.0, until_s=300.0)
     assert rhythm.period == pytest.approx(SLOWEST, rel=0.01)
+
+
+async def test_snapshots_that_keys_asked_for_leave_one_rhythm(running, monkeypatch):
+    """Each page that was opened once left a chain of ticks of its own behind."""
+    app = GputopApp(Source(running.run_dir, "live"), FixedClock(), StillFeed(running))
+    pending = []
+    set_timer = app.set_timer
+
+    def counted(seconds, callback=None, **options):
+        timer = set_timer(3600.0, callback, **options)
+        if callback == app.tick:
+            pending.append(timer)
+        return timer
+
+    monkeypatch.setattr(app, "set_timer", counted)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "d", "escape", "n", "escape", "b", "escape")
+        assert len(pending) > 3
+        assert sum(timer._task is not None for timer in pending) == 1

@@ -91,7 +91,8 @@ class GputopApp(AskingApp):
                 self.notify(trouble, severity="warning")
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
-            self.set_interval(LOOK_FOR_END_S, self._leave_if_stopped)
+            if self.source.control is not None:
+                self.set_interval(LOOK_FOR_END_S, self._leave_if_stopped)
             self.call_after_refresh(self.tick)
 
     def _to_terminal(self, sequence: str) -> None:

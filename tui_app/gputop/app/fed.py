@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from textual.timer import Timer
+
 from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
 from gputop.app.rhythm import SLOW, Rhythm
@@ -36,13 +38,20 @@ class FedApp(InterruptedApp):
         self._barred: tuple[Snapshot, Snapshot] | None = None
         self._ticking = ticking
         self._taking = False
+        self._asked_meanwhile = False
+        self._next: Timer | None = None
 
     def tick(self) -> None:
-        """Ask the feed for a snapshot, unless it is still busy or the terminal lags behind."""
-        if self._taking or not self.is_running:
+        """Ask the feed for a snapshot now, unless the terminal lags behind; once the feed has given
+        the one that it is busy with.
+        """
+        if not self.is_running:
+            return
+        if self._taking:
+            self._asked_meanwhile = True
             return
         if self.rhythm.backlogged(self._driver):
-            self.set_timer(self.rhythm.period, self.tick)
+            self._tick_in(self.rhythm.period)
             return
         self._taking = True
         self.run_worker(self.take, thread=True, group="feed", exit_on_error=False)
@@ -82,13 +91,22 @@ class FedApp(InterruptedApp):
                 title="gputop failed here",
                 severity="error",
             )
-        if self._ticking:
-            self.set_timer(SLOW, self.tick)
+        self._tick_in(SLOW)
 
     def _schedule(self, snapshot: Snapshot) -> None:
         self.rhythm.measure(snapshot)
+        asked, self._asked_meanwhile = self._asked_meanwhile, False
+        if asked:
+            self.tick()
+        else:
+            self._tick_in(self.rhythm.period)
+
+    def _tick_in(self, seconds: float) -> None:
+        """One timer at most: a snapshot that a key asked for comes in place of the next one."""
+        if self._next is not None:
+            self._next.stop()
         if self._ticking:
-            self.set_timer(self.rhythm.period, self.tick)
+            self._next = self.set_timer(seconds, self.tick)
 
     def surface_errors(self) -> None:
         """After the screen is restored: what failed inside, in one line each."""

@@ -14,7 +14,8 @@ from gputop.feed.clock import Clock
 from gputop.feed.snapshot import Snapshot
 
 FAST = 0.5
-SLOW = 1.0
+SLOW = 2.0
+"""Where nothing moves: a run that has ended, a feed that failed."""
 SLOWEST = 15.0
 """For runs of a thousand ranks, whose snapshot takes most of a second of CPU."""
 _SHARE = 0.045
