@@ -275,7 +275,7 @@ _KEEP_OFF = {
     "pow": "keep its argument away from 0",
     "norm": "add an epsilon below the root",
     "exp": "take the maximum off first, as torch.softmax does",
-    "softmax": "let no row be masked fully",
+    "softmax": "let no row hold an infinity or be masked fully",
     "acos": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
     "asin": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
     "nll_loss": "leave out batches without a target",
