@@ -7,8 +7,9 @@ from typing import NamedTuple
 from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.cores import BUSY_CORES, Usage, neighbours, usage
-from gputop_analysis.findings.dialect import loader_change
+from gputop_analysis.findings.dialect import loader_change, loader_place
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input.faster_batches import CHEAPER
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
@@ -30,7 +31,8 @@ QUEUED = 0.05
     "of the time; medium above 20 % where cores are scarce",
     fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
     no_use=(
-        "fewer workers or threads: where they use no core to speak of; where other cores are idle"
+        "fewer workers or threads: where they use no core to speak of; where other cores are idle; "
+        "where fewer workers would not keep up"
     ),
     reads=(
         "process.run_wait_ns_total of the training thread (schedstat), hello.threads, "
@@ -86,7 +88,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         f"{run.threads or 'unknown'}, {_workers(run.loader)}"
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
-        fix=_less_demand(run, used) if scarce else (_apart(run),),
+        fix=_less_demand(run, used, wait.value) if scarce else (_apart(run),),
         rank=rank if alone else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
@@ -127,9 +129,13 @@ def _who(view: RunView, used: Usage, host: str) -> str:
     return f"; cores in use: {', '.join(parts)}"
 
 
-def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
+def _less_demand(run: Facts, used: Usage | None, queued: float) -> list[Option]:
     """What takes the cores, the most first; what uses none is not asked to use less."""
-    demands = [_demand_of_threads(run), _demand_of_workers(run, used), _demand_of_others(run, used)]
+    demands = [
+        _demand_of_threads(run),
+        _demand_of_workers(run, used, queued),
+        _demand_of_others(run, used),
+    ]
     known = [demand for demand in demands if demand is not None]
     if not known:
         return [
@@ -167,8 +173,12 @@ def _demand_of_threads(run: Facts) -> _Demand | None:
     return None
 
 
-def _demand_of_workers(run: Facts, used: Usage | None) -> _Demand | None:
-    """Workers of the loaders that are as many as the cores, and busy as far as that is known."""
+def _demand_of_workers(run: Facts, used: Usage | None, queued: float) -> _Demand | None:
+    """Workers of the loaders that are as many as the cores, and busy as far as that is known.
+
+    Fewer of them have the same batches to make: they help where they still make one in the time
+    of a step that waits for no core.
+    """
     workers, cores = run.loader.get("num_workers"), run.cores
     if not cores or not isinstance(workers, int) or workers * run.ranks_here < cores:
         return None
@@ -176,6 +186,12 @@ def _demand_of_workers(run: Facts, used: Usage | None) -> _Demand | None:
     is_idle = used is not None and used.workers < BUSY_CORES
     if is_idle or fewer >= workers:
         return None
+    if used is not None and used.workers / run.ranks_here / fewer > 1.0 - queued:
+        words = (
+            f"{CHEAPER} (the loader{loader_place(run)}): its workers use {used.workers:.1f} of "
+            f"{cores} cores, and fewer of them would be too slow"
+        )
+        return _Demand(used.workers, Option(words))
     words = (
         f"lower num_workers from {workers} to {fewer} ({cores} cores for "
         f"{counted(run.ranks_here, 'rank')}): {loader_change(run, num_workers=fewer)}"
