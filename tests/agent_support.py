@@ -28,6 +28,9 @@ SITE_DIR = Path(__file__).parent / "site"
 STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
 
 
+APART = ("startup", "worker_stacks")
+
+
 @dataclass
 class Guest:
     """What one process sent."""
@@ -54,9 +57,9 @@ class Guest:
         return found
 
     @property
-    def only_starts(self) -> bool:
-        """Whether the connection was one of those apart, with milestones of the start."""
-        return bool(self.events) and all(event["type"] == "startup" for event in self.events)
+    def is_apart(self) -> bool:
+        """Whether the connection was one of those apart: milestones of the start, workers."""
+        return bool(self.events) and all(event["type"] in APART for event in self.events)
 
     def take(self, message: bytes) -> None:
         self.messages.append(message)
@@ -90,12 +93,12 @@ class Collector:
     @property
     def guests(self) -> list[Guest]:
         """Those that train."""
-        return [guest for guest in list(self._all) if not guest.only_starts]
+        return [guest for guest in list(self._all) if not guest.is_apart]
 
-    @property
-    def milestones(self) -> list[dict[str, Any]]:
-        """What was told before."""
-        return [event for guest in list(self._all) if guest.only_starts for event in guest.events]
+    def apart(self, name: str) -> list[dict[str, Any]]:
+        """Events of a type that came over connections apart."""
+        told = [event for guest in list(self._all) if guest.is_apart for event in guest.events]
+        return [event for event in told if event["type"] == name]
 
     def close(self) -> None:
         self._stopping = True
@@ -174,6 +177,7 @@ class Outcome:
     exit_code: int
     agent_errors: str
     milestones: list[dict[str, Any]] = field(default_factory=list)
+    workers: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def guest(self) -> Guest:
@@ -220,7 +224,8 @@ def run_script(
         stderr=done.stderr,
         exit_code=done.returncode,
         agent_errors=text,
-        milestones=collector.milestones,
+        milestones=collector.apart("startup"),
+        workers=collector.apart("worker_stacks"),
     )
 
 

@@ -36,16 +36,15 @@ class Training:
 )
 def test_looks_share_out_time_in_c_code_that_keeps_the_lock(monkeypatch, held_s, free_s):
     training = Training(held_s, free_s)
-    for module in (looks, thread):
-        monkeypatch.setattr(module, "monotonic", training.monotonic)
+    monkeypatch.setattr(looks, "monotonic", training.monotonic)
     monkeypatch.setattr(looks, "sleep", training.sleep)
-    loop, seen = thread.ThreadLoop(), []
+    moments, seen = looks.Moments(0.025), []
     while len(seen) < 10_000:
-        training.sleep(loop.pause_s())
-        looks.await_moment(loop._moment_s)
+        training.sleep(moments.pause_s())
+        moments.come()
         seen.append(training.at_call)
         training.now_s += 1e-4
-        loop.plan(0.06)
+        moments.plan(0.06)
     assert sum(seen) / len(seen) == pytest.approx(held_s / (held_s + free_s), rel=0.07)
 
 

@@ -631,3 +631,51 @@ def test_workers_that_repeat_each_other(tmp_path, loader, same, changed, is_told
     assert (told is not None) == is_told
     if told is not None:
         assert "Shards.__iter__" in told.fix
+
+
+def in_worker(build, *counts, rank=0):
+    samples = [
+        {
+            "site": f"data.py:{line}",
+            "function": name,
+            "path": [f"data.py:{line} {name}"],
+            "count": n,
+        }
+        for line, name, n in counts
+    ]
+    build.event("worker_stacks", rank=rank, parent=100, worker=0, looks=100, samples=samples)
+
+
+def test_the_line_that_workers_spend_their_time_in_is_named(tmp_path):
+    build = waiting(tmp_path, data=48.0)
+    in_worker(build, (40, "__getitem__", 50), (12, "decode", 8))
+    late = found(build)["IN01"]
+    assert "in its workers most often at data.py:40 __getitem__ (86 % of 58 stack samples)" in (
+        late.evidence
+    )
+    assert late.site == LOADER["site"], "more workers come first where there are cores"
+
+
+def test_where_no_core_is_left_for_a_worker_the_place_is_the_costly_line(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=2)
+    build.hello(dataloader=LOADER)
+    build.steps(200, forward=6.0, backward=6.0, data=48.0)
+    workers(build, cpu=0.98)
+    in_worker(build, (40, "__getitem__", 50), (12, "decode", 8))
+    late = found(build)["IN01"]
+    assert late.site == "data.py:40 __getitem__"
+    assert late.fix.startswith("make what data.py:40 __getitem__ does for a batch cheaper")
+
+
+def test_workers_whose_time_is_spread_name_no_line(tmp_path):
+    build = waiting(tmp_path, data=48.0)
+    in_worker(build, *((line, "__getitem__", 10) for line in range(40, 46)))
+    late = found(build)["IN01"]
+    assert "in its workers spread over 6 lines" in late.evidence
+    assert late.site == LOADER["site"]
+
+
+def test_few_looks_at_workers_name_no_line(tmp_path):
+    build = waiting(tmp_path, data=48.0)
+    in_worker(build, (40, "__getitem__", 4))
+    assert "in its workers" not in found(build)["IN01"].evidence

@@ -211,3 +211,22 @@ def test_socket_is_private(bench: Bench) -> None:
     bench.send(bench.connect(), event("hello", rank=0))
     assert list(bench.table.by_number) == [0]
     assert time.monotonic() - bench.table.by_number[0].progress_s < 60
+
+
+def test_a_worker_speaks_for_its_rank_and_is_none(bench: Bench) -> None:
+    training = bench.connect()
+    bench.pretend_pid(4242)
+    bench.send(training, event("hello", rank=3, tid=9))
+    worker = bench.connect()
+    bench.pretend_pid(5001)
+    bench.send(worker, event("worker_stacks", parent=4242), event("worker_stacks", parent=777))
+    told = [e for e in support.events(bench.run_dir) if e["type"] == "worker_stacks"]
+    assert [(e["rank"], e["pid"]) for e in told] == [(3, 5001)]
+    assert list(bench.table.by_number) == [3]
+    assert bench.intake.garbled == 0
+
+
+def test_a_worker_that_does_not_say_whose_it_is_counts_as_garbled(bench: Bench) -> None:
+    worker = bench.connect()
+    bench.send(worker, event("worker_stacks", parent="x"))
+    assert bench.intake.garbled == 1

@@ -13,6 +13,7 @@ from gputop_analysis.findings.stack_samples import (
     LOOP,
     TRAINERS,
     TRAINING,
+    WORKERS,
     Event,
     Path,
     PlacedSample,
@@ -115,6 +116,24 @@ def top_site(
         torch_share=total(sample for sample in samples if sample.in_torch) / site.samples,
         trainers_share=total(sample for sample in samples if sample.in_trainer) / site.samples,
     )
+
+
+def place_in_workers(view: RunView, rank: int) -> Site | None:
+    """Where the workers of a rank's loader spend the time in which they make batches; None with
+    fewer than 5 samples.
+    """
+    samples = list(samples_of(view, (WORKERS,), rank))
+    count = total(samples)
+    if count < ENOUGH:
+        return None
+    lines: Counter[Path] = Counter()
+    for path in {path for sample in samples for path in prefixes(sample.path)}:
+        if not ends_at_loop(path):
+            lines[functions(path)] += 1
+    line = surest(samples, lines)
+    if line is not None:
+        return _at_line(line, samples, count)
+    return _pair(samples, count) or _spread(samples, count)
 
 
 def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:

@@ -28,6 +28,8 @@ LOOP = "loop "
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
 COMPUTE = ("forward", "backward", "optimizer")
+WORKERS = "workers"
+"""In the place of a phase: what the loader's worker processes do while they make batches."""
 ASKED = ("eval",)
 """Forwards without a backward: evaluations, and those of rollouts."""
 
@@ -166,8 +168,8 @@ class PlacedSample:
 
 def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator[PlacedSample]:
     """The samples of some phases, on one rank or on all."""
-    for event in view.events("stacks", rank=rank):
-        if event.get("phase") not in phases:
+    for event in view.events("stacks", "worker_stacks", rank=rank):
+        if event.get("phase", WORKERS) not in phases:
             continue
         for fields in event.get("samples", ()):
             line = line_of(fields)

@@ -38,6 +38,7 @@ from gputop_agent.contracts.host import (
     Placement,
     RepeatsEvent,
     Stacks,
+    WorkerStacks,
 )
 from gputop_agent.contracts.measured import Flops, LayersEvent, LayerTable, ProfileEvent
 from gputop_agent.contracts.memory import AllocatorEvent, MemorySnapshotEvent, Tensors
@@ -58,6 +59,7 @@ EVENTS: dict[str, Any] = {
     "hello": Hello,
     "hello_update": HelloUpdate,
     "stacks": Stacks,
+    "worker_stacks": WorkerStacks,
     "loader": LoaderLooks,
     "padding": PaddingEvent,
     "repeats": RepeatsEvent,

@@ -41,6 +41,20 @@ class Stacks(TypedDict, total=False):
     samples: list[StackSample]
 
 
+class WorkerStacks(TypedDict, total=False):
+    """Which lines one of a loader's first workers makes its batches in; over a connection apart,
+    every 2 s, later up to every 30 s.
+    """
+
+    parent: Annotated[Whole, NEEDED]
+    """The training process; the recorder adds its rank."""
+    worker: Whole
+    looks: Whole
+    idle: Whole
+    """Of the looks: it waited for an order."""
+    samples: list[StackSample]
+
+
 class WorkerLooks(TypedDict, total=False):
     """How often a fetch was seen to wait for a worker."""
 

@@ -1,4 +1,6 @@
-"""Fetches: ``next()`` on a DataLoader's iterator, and its making (which starts workers)."""
+"""Fetches: ``next()`` on a DataLoader's iterator, its making (which starts workers), and where a
+worker begins.
+"""
 
 import os
 import sys
@@ -11,7 +13,7 @@ from gputop_agent.runtime.session import DATA, EVAL, H2D, session
 from gputop_agent.timing import activation, batch, clock, device, events, sampling, startup
 from gputop_agent.timing.clock import stack
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import batch_origin, fetches, loader_places
+from gputop_agent.watchers import batch_origin, fetches, loader_places, worker_looks
 
 from . import optimizer
 
@@ -20,7 +22,7 @@ _descriptions = living.Living()  # iterator -> description of its DataLoader
 
 
 def install(torch):
-    """Wrap both at class level: the types that the user sees stay the same."""
+    """Wrap them at class level: the types that the user sees stay the same."""
     module = sys.modules["torch.utils.data.dataloader"]
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
     may_start = activation.before_training
@@ -31,6 +33,8 @@ def install(torch):
         loader._get_iterator, before_iterator, after_iterator, may_start, always=True
     )
     guard.patch(loader, "_get_iterator", make)
+    info = sys.modules["torch.utils.data._utils.worker"].WorkerInfo
+    guard.patch(info, "__init__", worker_looks.noting(info.__init__))
     if os.environ.get(wire.ENV_WATCH_NUMERICS) == "1":
         batch_origin.note_samples(iterator)
 

@@ -31,8 +31,6 @@ _IDLE_S = 0.5  # between ticks while no recorder listens, and the most beside bu
 #: Times as long are the pauses beside busy Python threads of the user's: whoever gives up the
 #: interpreter's lock there waits up to 5 ms for it, and a tick makes the training give it up.
 _SHARED_TIMES = 4
-#: That a look counts for at most: a process may have been stopped.
-_MOST_AT_ONCE = 4
 
 
 class _Agent:
@@ -92,7 +90,7 @@ def _run(wake, pid):
     guard.attempt(_be_on_time)
     loop = _agent.loop = ThreadLoop()
     failures = 0
-    while not wake.acquire(True, loop.pause_s()):
+    while not wake.acquire(True, loop.moments.pause_s()):
         if sys.is_finalizing() or os.getpid() != pid:
             return
         try:
@@ -103,7 +101,7 @@ def _run(wake, pid):
             if failures > _MAX_FAILURES:
                 return
             connected = True
-        loop.plan(loop.period_s() if connected else _IDLE_S)
+        loop.moments.plan(loop.period_s() if connected else _IDLE_S)
 
 
 def _be_on_time():
@@ -125,10 +123,9 @@ class ThreadLoop:
         self.paging = paging.PagingWatch()
         self.debugging = debugging.DebugAids()
         self.moving = moving.LastLook()
-        self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()
-        self._moment_s = self._started + RATES[0][1]
+        self.moments = looks.Moments(RATES[0][1])
 
     def tick(self):
         """One round. Returns whether a recorder listens.
@@ -136,9 +133,9 @@ class ThreadLoop:
         It looks before it sends or reads: whatever gives up the interpreter's lock between moment
         and look lets the training go on.
         """
-        looks.await_moment(self._moment_s)
+        self.moments.come()
         if session.connected:
-            self._look(self._moments_passed())
+            self._look(self.moments.passed(self.period_s()))
         now_ns = monotonic_ns()
         sampling.watch(now_ns)
         transport.flush_if_stale(now_ns)
@@ -163,11 +160,6 @@ class ThreadLoop:
             own_cost.send_if_due(now_s)
         return True
 
-    def _moments_passed(self):
-        """One, and those that C code which kept the lock let pass without a look."""
-        late_s = monotonic() - self._moment_s
-        return min(_MOST_AT_ONCE, 1 + int(late_s / self.period_s()))
-
     def _look(self, times):
         self.sampler.sample(times)
         self.rivals.sample()
@@ -179,24 +171,6 @@ class ThreadLoop:
         age = monotonic() - self._started
         period = next(period for until, period in RATES if age < until)
         return min(_IDLE_S, period * _SHARED_TIMES) if self.rivals.busy else period
-
-    def plan(self, period_s):
-        """Choose the moment of the next look, ``period_s`` +- half after the last one's: neither
-        when that look took place nor when it ended counts, since the training decides both.
-        """
-        pause_s = period_s * (0.5 + self._chance())
-        now_s = monotonic()
-        is_late = self._moment_s + pause_s < now_s + looks.lead_s()
-        self._moment_s = (now_s if is_late else self._moment_s) + pause_s
-
-    def pause_s(self):
-        """Seconds to the next tick, which begins before its look."""
-        return max(0.0, self._moment_s - looks.lead_s() - monotonic())
-
-    def _chance(self):
-        """A number between 0 and 1, out of step with the loop; no user's generator is touched."""
-        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
-        return self._random / 0x7FFFFFFF
 
     def _run_commands(self):
         for _ in range(_MAX_COMMANDS_PER_TICK):

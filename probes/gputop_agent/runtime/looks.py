@@ -11,11 +11,13 @@ rare (``thread.ThreadLoop.period_s``).
 """
 
 import sys
-from time import monotonic, sleep
+from time import monotonic, monotonic_ns, sleep
 
 FINE_S = 0.00003  # nobody else sets this: a user's interval is told from it
 _WAKING_S = 0.003  # what the second awakening may come late on a busy machine
 _MOST_LEAD_S = 0.05
+#: That a look counts for at most: a process may have been stopped.
+_MOST_AT_ONCE = 4
 
 
 class _Interval:
@@ -53,3 +55,41 @@ def restore():
     usual_s, _interval.usual_s = _interval.usual_s, None
     if usual_s is not None and abs(sys.getswitchinterval() - FINE_S) < 5e-7:
         sys.setswitchinterval(usual_s)
+
+
+class Moments:
+    """The moments of a thread's looks, one after the other."""
+
+    def __init__(self, period_s):
+        self._random = monotonic_ns() & 0x7FFFFFFF
+        self._next_s = monotonic() + period_s
+
+    def plan(self, period_s):
+        """Choose the moment of the next look, ``period_s`` +- half after the last one's: neither
+        when that look took place nor when it ended counts, since the code that is looked at decides
+        both.
+        """
+        pause_s = period_s * (0.5 + self._chance())
+        now_s = monotonic()
+        is_late = self._next_s + pause_s < now_s + lead_s()
+        self._next_s = (now_s if is_late else self._next_s) + pause_s
+
+    def pause_s(self):
+        """Seconds to sleep until ``come`` is to be called."""
+        return max(0.0, self._next_s - lead_s() - monotonic())
+
+    def come(self):
+        """Return at the moment itself."""
+        await_moment(self._next_s)
+
+    def passed(self, period_s):
+        """How many moments this look counts for: one, and those that C code which kept the lock let
+        pass without a look.
+        """
+        late_s = monotonic() - self._next_s
+        return min(_MOST_AT_ONCE, 1 + int(late_s / period_s))
+
+    def _chance(self):
+        """A number between 0 and 1, out of step with any loop; no user's generator is touched."""
+        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
+        return self._random / 0x7FFFFFFF

@@ -67,7 +67,7 @@ class StackSampler:
         for phase, places in looks.items():
             for location, inside in places.items():
                 for name, count in inside.items():
-                    _add(self._counts, phase, location, name, count)
+                    add(self._counts.setdefault(phase, {}), location, name, count)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first, later less often."""
@@ -83,13 +83,13 @@ class StackSampler:
         counted, self._counts = self._counts, {}
         period_ms = self._end_window()
         for phase, places in counted.items():
-            samples = _most(places)
+            samples = most_seen(places)
             transport.send_event(
                 "stacks",
                 phase=wire.PHASES[phase],
                 period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
-                total=sum(sample["count"] for sample in samples),
-                samples=samples[: _TOP + _FOLDED],
+                total=sum(sum(inside.values()) for inside in places.values()),
+                samples=samples,
             )
 
     def _end_window(self):
@@ -101,12 +101,12 @@ class StackSampler:
         return elapsed_ms / max(1, ticks)
 
     def _count(self, phase, described, path, times):
-        _add(self._open, phase, location=described[:3] + (path,), inside=described[3], count=times)
+        places = self._open.setdefault(phase, {})
+        add(places, location=described[:3] + (path,), inside=described[3], count=times)
 
 
-def _add(counts, phase, location, inside, count):
+def add(places, location, inside, count):
     """Count looks at a place, within the bounds of what is kept."""
-    places = counts.setdefault(phase, {})
     insides = places.get(location)
     if insides is None:
         if len(places) >= _MAX_SITES:
@@ -116,7 +116,7 @@ def _add(counts, phase, location, inside, count):
         insides[inside] = insides.get(inside, 0) + count
 
 
-def _most(places):
+def most_seen(places):
     """Entries of the event, most seen first; of many the rarer count at their callers' lines."""
     samples = sorted(
         (_sample(location, inside) for location, inside in places.items()),
@@ -130,7 +130,7 @@ def _most(places):
             above, dict(sample, site=site, function=function, path=list(above), code="", count=0)
         )
         sample_["count"] += sample["count"]
-    return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])
+    return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])[:_FOLDED]
 
 
 def _without_loop(label):

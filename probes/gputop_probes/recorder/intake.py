@@ -140,6 +140,9 @@ class Intake:
             event.update(pid=peer.connection.pid, host=self.journal.state["host"])
             self.journal.writer.append_event(event)
             return
+        if event_type == "worker_stacks":  # the same of a loader's worker
+            self._take_workers(peer, event)
+            return
         if event_type == "hello":
             self._identify(peer, event.get("rank"))
         elif peer.rank is None:
@@ -158,6 +161,13 @@ class Intake:
             rank.progress_s = time.monotonic()
         event.update(rank=rank.number, pid=rank.pid, host=self.journal.state["host"])
         self.journal.writer.append_event(event)
+
+    def _take_workers(self, peer: Peer, event: dict[str, Any]) -> None:
+        """Keep what a worker of a rank's loader says; nothing of a process that is no rank."""
+        rank = self.ranks.of_pid(int(event["parent"]))
+        if rank is not None:
+            event.update(rank=rank.number, pid=peer.connection.pid, host=self.journal.state["host"])
+            self.journal.writer.append_event(event)
 
     def _hold(self, peer: Peer, message: bytes) -> None:
         if len(peer.held) >= _HELD_BEFORE_HELLO:

@@ -9,10 +9,11 @@ from gputop_analysis.findings.cores import BUSY_CORES, foreign_cores, won_by_wor
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.shares import Share
+from gputop_analysis.findings.sites import Site, place_in_workers, top_site
 from gputop_analysis.mend import DATA_LOADER, ByArguments
 from gputop_analysis.view import RunView
 
-CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"
+_CHEAPER = "make what {} for a batch cheaper, or store it prepared"
 FORKED_BEFORE = (3, 14)
 """Versions of Python whose multiprocessing forks on Linux, if nothing else is asked for."""
 LEAST_WON = 0.1
@@ -29,7 +30,7 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
             "prepare batches in the background, for instance by a DataLoader with "
             f"num_workers={wanted}"
         )
-        return _if_won(words, won, wait), Option(CHEAPER, promises=False, last=True)
+        return _if_won(words, won, wait), Option(cheaper(run), promises=False, last=True)
     if not worker_count:
         wanted = workers_needed(view, wait)
     else:
@@ -50,6 +51,46 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
     return _if_won(words, won, wait, mend), Option(
         _without_workers(run, wait, worker_count, wanted), promises=False, last=True
     )
+
+
+def cheaper(run: Facts) -> str:
+    """That batches are to cost less, at the line where most of what they cost lies."""
+    made_at = made_by_dataset(run)
+    return _CHEAPER.format(f"{made_at} does" if made_at else "the dataset and its transforms do")
+
+
+def made_by_dataset(run: Facts) -> str | None:
+    """The line in which most of the time for batches goes, ``data.py:40 __getitem__``; None where
+    no line is sure.
+    """
+    place = _making(run)
+    return place.site if place is not None else None
+
+
+def in_workers(run: Facts) -> str:
+    """What the loader's workers do, as the next part of an evidence; empty where not seen."""
+    place = _making(run) if run.loader.get("num_workers") else None
+    return f"; in its workers {place.words}" if place is not None else ""
+
+
+def _making(run: Facts) -> Site | None:
+    """Where the loader's workers, or the training itself where it has none, make their batches."""
+    if run.loader.get("num_workers"):
+        return place_in_workers(run.view, run.rank)
+    return top_site(run.view, "data", rank=run.rank)
+
+
+def where_to_mend(run: Facts, wait: Share) -> str | None:
+    """The line of the first of ``faster_batches``: where the loader is built, or what makes its
+    batches where more workers win nothing.
+    """
+    now = run.loader.get("num_workers")
+    if now is None:
+        return None
+    wanted = _more_than(run.view, wait, now) if now else workers_needed(run.view, wait)
+    if wanted > now and _worth(won_by_workers(run.view, wait, now, wanted), wait):
+        return loader_site(run)
+    return made_by_dataset(run) or loader_site(run)
 
 
 def _if_won(words: str, won: float, wait: Share, mend: ByArguments | None = None) -> Option:
@@ -89,20 +130,20 @@ def _without_workers(run: Facts, wait: Share, now: int, then: int) -> str:
     """What can be done where no core is left for a worker."""
     setting_text = f" (num_workers={now})" if now else ""
     if not run.cores:
-        return CHEAPER + setting_text
+        return cheaper(run) + setting_text
     foreign = foreign_cores(run.view, run.view.host_of(run.rank))
     if foreign >= BUSY_CORES:
         taken = f", {foreign:.1f} of {run.cores} are taken by other programs"
     elif _worth(won_by_workers(run.view, wait, now, then, threads=1), wait):
         return (
-            f"{CHEAPER}; or {then} workers and fewer of torch's {run.threads} threads "
+            f"{cheaper(run)}; or {then} workers and fewer of torch's {run.threads} threads "
             f"(OMP_NUM_THREADS={max(1, run.cores - then)}): these have the {run.cores} cores in "
             f"use, and how much of that waits in a loop for the next operator is not known"
             f"{setting_text}"
         )
     else:
         taken = ""
-    return f"{CHEAPER}; more workers would find no free core{taken}{setting_text}"
+    return f"{cheaper(run)}; more workers would find no free core{taken}{setting_text}"
 
 
 def whole_batches(run: Facts) -> tuple[Option, ...]:

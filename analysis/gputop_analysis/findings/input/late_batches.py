@@ -20,6 +20,8 @@ from gputop_analysis.findings.input.data_wait import (
 )
 from gputop_analysis.findings.input.faster_batches import (
     faster_batches,
+    in_workers,
+    where_to_mend,
     whole_batches,
     workers_needed,
 )
@@ -95,10 +97,11 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         title=f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} "
         "ms",
         evidence=f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: "
-        f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps{loader}",
+        f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps{loader}"
+        f"{in_workers(run)}",
         fix=faster_batches(run, wait),
         rank=everybody(view),
-        site=loader_site(run),
+        site=where_to_mend(run, wait),
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
@@ -163,6 +166,8 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     wanted = workers_needed(view, wait)
     won = won_by_workers(view, wait, 0, wanted)
     making = top_site(view, "data", rank=wait.rank)
+    too_short = making_ms < QUEUE_READ_MS
+    mended_at = loader_site(run) if too_short else where_to_mend(run, wait)
     return spec.make(
         severity=_severity_alone(wait, making_ms),
         title=f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the "
@@ -171,9 +176,9 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
         + (f"; {making.words}" if making is not None and making.site else ""),
-        fix=faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else whole_batches(run),
+        fix=whole_batches(run) if too_short else faster_batches(run, wait),
         rank=everybody(view),
-        site=loader_site(run) or named(making) or trainers_call(view, wait.rank),
+        site=mended_at or named(making) or trainers_call(view, wait.rank),
         recoverable_ms_per_step=wait.mean_ms,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof(

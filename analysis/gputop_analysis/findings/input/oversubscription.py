@@ -9,7 +9,7 @@ from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.cores import BUSY_CORES, Usage, neighbours, usage
 from gputop_analysis.findings.dialect import loader_change, loader_place
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input.faster_batches import CHEAPER
+from gputop_analysis.findings.input.faster_batches import cheaper
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
@@ -188,8 +188,8 @@ def _demand_of_workers(run: Facts, used: Usage | None, queued: float) -> _Demand
         return None
     if used is not None and used.workers / run.ranks_here / fewer > 1.0 - queued:
         words = (
-            f"{CHEAPER} (the loader{loader_place(run)}): its workers use {used.workers:.1f} of "
-            f"{cores} cores, and fewer of them would be too slow"
+            f"{cheaper(run)} (the loader{loader_place(run)}): its workers use "
+            f"{used.workers:.1f} of {cores} cores, and fewer of them would be too slow"
         )
         return _Demand(used.workers, Option(words))
     words = (

@@ -15,7 +15,11 @@ from gputop_analysis.findings.input.data_wait import (
     severity_of,
     wait_source,
 )
-from gputop_analysis.findings.input.faster_batches import faster_batches
+from gputop_analysis.findings.input.faster_batches import (
+    faster_batches,
+    in_workers,
+    where_to_mend,
+)
 from gputop_analysis.findings.input.late_batches import QUEUE_READ_MS, STARVED, WAITING_SOME
 from gputop_analysis.findings.input.loader_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
 from gputop_analysis.findings.note import CPU
@@ -79,7 +83,7 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     if waiting is None or waiting[0].rank not in crews:
         return None
     wait, loader_looks, loader = waiting
-    crew = crews[wait.rank]
+    crew, run = crews[wait.rank], Facts(view, wait.rank)
     if loader_looks.waiting >= ENOUGH_LOOKS:
         computing = surely(loader_looks.states["R"], loader_looks.waiting)
     else:
@@ -95,10 +99,11 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"no batch lay ready in {loader_looks.empty} of {loader_looks.looks} looks at "
         f"the loader, and its workers use {crew.cpu * 100:.0f} % of a core each; the one waited "
         f"for was computing in {loader_looks.states['R']} of {loader_looks.waiting} looks; "
-        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
-        fix=faster_batches(Facts(view, wait.rank), wait),
+        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}"
+        f"{in_workers(run)}",
+        fix=faster_batches(run, wait),
         rank=everybody(view),
-        site=loader_site(Facts(view, wait.rank)),
+        site=where_to_mend(run, wait),
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=Proof(
