@@ -28,7 +28,7 @@ SITE_DIR = Path(__file__).parent / "site"
 STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
 
 
-APART = ("startup", "worker_stacks")
+APART = ("startup", "loader_worker")
 
 
 @dataclass
@@ -225,7 +225,7 @@ def run_script(
         exit_code=done.returncode,
         agent_errors=text,
         milestones=collector.apart("startup"),
-        workers=collector.apart("worker_stacks"),
+        workers=collector.apart("loader_worker"),
     )
 
 

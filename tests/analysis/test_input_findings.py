@@ -643,7 +643,7 @@ def in_worker(build, *counts, rank=0):
         }
         for line, name, n in counts
     ]
-    build.event("worker_stacks", rank=rank, parent=100, worker=0, looks=100, samples=samples)
+    build.event("loader_worker", rank=rank, parent=100, worker=0, looks=100, samples=samples)
 
 
 def test_the_line_that_workers_spend_their_time_in_is_named(tmp_path):

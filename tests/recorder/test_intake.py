@@ -219,8 +219,8 @@ def test_a_worker_speaks_for_its_rank_and_is_none(bench: Bench) -> None:
     bench.send(training, event("hello", rank=3, tid=9))
     worker = bench.connect()
     bench.pretend_pid(5001)
-    bench.send(worker, event("worker_stacks", parent=4242), event("worker_stacks", parent=777))
-    told = [e for e in support.events(bench.run_dir) if e["type"] == "worker_stacks"]
+    bench.send(worker, event("loader_worker", parent=4242), event("loader_worker", parent=777))
+    told = [e for e in support.events(bench.run_dir) if e["type"] == "loader_worker"]
     assert [(e["rank"], e["pid"]) for e in told] == [(3, 5001)]
     assert list(bench.table.by_number) == [3]
     assert bench.intake.garbled == 0
@@ -228,5 +228,5 @@ def test_a_worker_speaks_for_its_rank_and_is_none(bench: Bench) -> None:
 
 def test_a_worker_that_does_not_say_whose_it_is_counts_as_garbled(bench: Bench) -> None:
     worker = bench.connect()
-    bench.send(worker, event("worker_stacks", parent="x"))
+    bench.send(worker, event("loader_worker", parent="x"))
     assert bench.intake.garbled == 1

@@ -168,7 +168,7 @@ class PlacedSample:
 
 def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator[PlacedSample]:
     """The samples of some phases, on one rank or on all."""
-    for event in view.events("stacks", "worker_stacks", rank=rank):
+    for event in view.events("stacks", "loader_worker", rank=rank):
         if event.get("phase", WORKERS) not in phases:
             continue
         for fields in event.get("samples", ()):

@@ -33,12 +33,12 @@ from gputop_agent.contracts.host import (
     Compilation,
     GarbagePause,
     LoaderLooks,
+    LoaderWorker,
     PaddingEvent,
     Paging,
     Placement,
     RepeatsEvent,
     Stacks,
-    WorkerStacks,
 )
 from gputop_agent.contracts.measured import Flops, LayersEvent, LayerTable, ProfileEvent
 from gputop_agent.contracts.memory import AllocatorEvent, MemorySnapshotEvent, Tensors
@@ -59,7 +59,7 @@ EVENTS: dict[str, Any] = {
     "hello": Hello,
     "hello_update": HelloUpdate,
     "stacks": Stacks,
-    "worker_stacks": WorkerStacks,
+    "loader_worker": LoaderWorker,
     "loader": LoaderLooks,
     "padding": PaddingEvent,
     "repeats": RepeatsEvent,

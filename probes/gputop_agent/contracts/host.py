@@ -41,9 +41,9 @@ class Stacks(TypedDict, total=False):
     samples: list[StackSample]
 
 
-class WorkerStacks(TypedDict, total=False):
-    """Which lines one of a loader's first workers makes its batches in; over a connection apart,
-    every 2 s, later up to every 30 s.
+class LoaderWorker(TypedDict, total=False):
+    """Which lines one of a loader's first workers makes its batches in, and its memory; over a
+    connection apart, every 2 s, later up to every 30 s.
     """
 
     parent: Annotated[Whole, NEEDED]
@@ -53,6 +53,12 @@ class WorkerStacks(TypedDict, total=False):
     idle: Whole
     """Of the looks: it waited for an order."""
     samples: list[StackSample]
+    memory_ns: list[Whole]
+    """When its memory was read."""
+    memory_bytes: list[Whole]
+    """Its part of memory with no file behind it (``Pss_Anon``): a page that it writes to is its
+    own from then on.
+    """
 
 
 class WorkerLooks(TypedDict, total=False):

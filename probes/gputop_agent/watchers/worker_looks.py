@@ -1,4 +1,4 @@
-"""Which lines the worker processes of a DataLoader spend their time in.
+"""Which lines the worker processes of a DataLoader spend their time in, and their memory.
 
 The first few workers of a loader each have a thread that looks at the worker's own stack now and
 then, as the agent's thread looks at the training's, and sends what it saw over a connection apart.
@@ -11,13 +11,15 @@ import sys
 from multiprocessing import util
 from time import monotonic, sleep
 
-from gputop_agent.runtime import frames, guard, interrupts, looks, transport
+from gputop_agent.runtime import descriptors, frames, guard, interrupts, looks, transport
 from gputop_agent.watchers import stacks
 
 WORKERS = 4  # of a loader; what the others do is the same
 #: (until this many seconds after the start, seconds between two looks)
 RATES = ((12.0, 0.05), (60.0, 0.1), (float("inf"), 0.25))
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
+_MEMORY_S, _MOST_MEMORY_S = 0.25, 30.0  # between two readings, at first and in the end
+_MEMORY_COST = 0.005  # of the time at most: a reading locks the process's memory map
 _LOOP = "_worker_loop"
 _LOOP_FILE = os.path.join("data", "_utils", "worker.py")
 
@@ -57,6 +59,8 @@ class WorkerWatch:
         self._moments = looks.Moments(RATES[0][1])
         self._looks = self._idle = 0
         self._places = {}
+        self._memory = []  # (time, bytes)
+        self._memory_due = self._started
 
     def run(self):
         """Look until the worker ends."""
@@ -67,6 +71,7 @@ class WorkerWatch:
             self._moments.come()
             period_s = self._period_s()
             self.look(self._moments.passed(period_s))
+            self._read_memory_if_due()
             self._flush_if_due()
             self._moments.plan(period_s)
 
@@ -84,6 +89,17 @@ class WorkerWatch:
         site, function, caller, inside = stacks.describe(stack)
         stacks.add(self._places, (site, function, caller, stacks.path_of(stack)), inside, times)
 
+    def _read_memory_if_due(self):
+        began_s = monotonic()
+        if began_s < self._memory_due:
+            return
+        size = _own_bytes()
+        took_s = monotonic() - began_s
+        period_s = min(_MOST_MEMORY_S, max(_MEMORY_S, (began_s - self._started) / 60))
+        self._memory_due = began_s + max(period_s, took_s / _MEMORY_COST)
+        if size is not None:
+            self._memory.append((transport.unix_ns(int(began_s * 1e9)), size))
+
     def _flush_if_due(self):
         now_s = monotonic()
         age_s = now_s - self._started
@@ -97,16 +113,19 @@ class WorkerWatch:
         counted, self._looks = self._looks, 0
         idle, self._idle = self._idle, 0
         places, self._places = self._places, {}
+        memory, self._memory = self._memory, []
         transport.send_apart(
             [
                 {
-                    "type": "worker_stacks",
+                    "type": "loader_worker",
                     "t_ns": transport.unix_ns(int(self._flushed * 1e9)),
                     "parent": os.getppid(),
                     "worker": self._number,
                     "looks": counted,
                     "idle": idle,
                     "samples": stacks.most_seen(places),
+                    "memory_ns": [time_ns for time_ns, _ in memory],
+                    "memory_bytes": [size for _, size in memory],
                 }
             ]
         )
@@ -117,6 +136,17 @@ class WorkerWatch:
         looks.restore()
         if self._looks and os.getpid() == self._pid:
             self.flush()
+
+
+def _own_bytes():
+    """This process's part of memory with no file behind it; None where Linux does not tell."""
+    try:
+        told = descriptors.read("/proc/self/smaps_rollup", 4096)
+    except OSError:
+        interrupts.pass_on()
+        return None
+    _, found, rest = told.partition(b"\nPss_Anon:")
+    return int(rest.split(None, 1)[0]) * 1024 if found else None
 
 
 def _below_loop(frame):

@@ -140,7 +140,7 @@ class Intake:
             event.update(pid=peer.connection.pid, host=self.journal.state["host"])
             self.journal.writer.append_event(event)
             return
-        if event_type == "worker_stacks":  # the same of a loader's worker
+        if event_type == "loader_worker":  # the same of a loader's worker
             self._take_workers(peer, event)
             return
         if event_type == "hello":

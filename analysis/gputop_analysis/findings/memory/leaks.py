@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gputop_analysis.findings.advice import LOADER, Option
+from gputop_analysis.findings.dialect import loader_place, loader_site
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.memory.steady_growth import (
     MIN_GROWTH_BYTES,
     MIN_GROWTH_SHARE,
@@ -17,13 +19,14 @@ from gputop_analysis.findings.memory.steady_growth import (
     per_step,
     rank_growth,
 )
+from gputop_analysis.findings.memory.workers_memory import workers_growth
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import duration, percent
+from gputop_analysis.text import counted, duration, percent
 from gputop_analysis.trend import SURE_P
 from gputop_analysis.view import RunView
 
@@ -92,7 +95,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "memory"
-    if growth.column == "allocated_bytes":
+    if growth.column == "steps.allocated_bytes":
         memory_name = "GPU memory"
     graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
     fix: Option | str
@@ -107,7 +110,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
             "x.detach().cpu(), or clear it"
         )
     return spec.make(
-        severity="high" if graphs or growth.column == "allocated_bytes" else "medium",
+        severity="high" if graphs or growth.column == "steps.allocated_bytes" else "medium",
         title=f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
         + (": graphs are kept" if graphs else ""),
         evidence=f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to "
@@ -292,12 +295,12 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     name="host memory growth",
     family="memory",
     cause="memory",
-    trigger=f"resident memory rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
-    f"{percent(MIN_GROWTH_SHARE)}, steadily (Mann-Kendall p < {SURE_P:g} on minima of windows), "
-    "and no file lies behind it",
+    trigger=f"resident memory, or that of a loader's workers together, rises by more than "
+    f"{MIN_GROWTH_BYTES >> 20} MB and {percent(MIN_GROWTH_SHARE)}, steadily (Mann-Kendall p < "
+    f"{SURE_P:g} on minima of windows), and no file lies behind it",
     fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
     no_use="where the memory is needed: then less must be kept, by what the option names first",
-    reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
+    reads="steps.rss_bytes, loader_worker.memory_bytes, host memory and its limit",
     silent=(
         "fewer than seven windows; growth for less than 2 s (20 s where create_graph=True was "
         "seen), or most of which is one jump; a file that is mapped"
@@ -314,7 +317,7 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     }
     grown = {rank: growth_ for rank, growth_ in grown.items() if not _from_files(view, rank)}
     if not grown:
-        return None
+        return _in_workers(view, spec)
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
     a_step = per_step(view, growth)
     left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
@@ -342,6 +345,39 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         ),
         rank=rank if len(grown) == 1 else everybody(view),
         site=_filled_at(view, rank),
+        confidence=1 - growth.p,
+        proof=growth.proof(
+            a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")
+        ),
+    )
+
+
+def _in_workers(view: RunView, spec: Spec) -> Finding | None:
+    """The same of a loader's workers, whose memory is none of the training process."""
+    grown = {rank: one for rank in spread(view.ranks) if (one := workers_growth(view, rank))}
+    if not grown:
+        return None
+    rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
+    run, a_step = Facts(view, rank), per_step(view, growth)
+    left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
+    full = f": {limit} is full in {duration(left_s)}" if left_s < SOON_S else ""
+    workers = counted(int(run.loader.get("num_workers") or 1), "worker")
+    return spec.make(
+        severity="high" if full else "medium",
+        title=f"the memory of the loader's {workers} grows by "
+        f"{growth.bytes_per_s / 1e6 * 60:,.0f} MB a minute{full}",
+        evidence=f"what one of them has to itself, no files counted, rose from "
+        f"{growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
+        f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g}); all "
+        f"together {a_step / 1e6:.2f} MB a step; the loader{loader_place(run)} reads "
+        f"{run.loader.get('dataset') or 'a dataset that is not known'}",
+        fix=(
+            "in the dataset keep NumPy arrays or tensors instead of lists and dicts of Python "
+            "objects, whose pages each worker copies as it counts references; write into no array "
+            "that was there before the workers; keep nothing for each item"
+        ),
+        rank=rank if len(grown) == 1 else everybody(view),
+        site=loader_site(run),
         confidence=1 - growth.p,
         proof=growth.proof(
             a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")

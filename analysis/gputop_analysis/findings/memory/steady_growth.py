@@ -35,6 +35,7 @@ class Growth:
 
     rank: int
     column: str
+    """Table and column of the record."""
     first_bytes: float
     last_bytes: float
     bytes_per_s: float
@@ -44,9 +45,7 @@ class Growth:
 
     def proof(self, bytes_per_step: float, *inputs: Input, formula: str = "") -> Proof:
         """What a finding about this growth rests on."""
-        source = (
-            f"steps.{self.column}, rank {self.rank}, {self.readings:,} records in {WINDOWS} windows"
-        )
+        source = f"{self.column}, rank {self.rank}, {self.readings:,} readings in {WINDOWS} windows"
         return Proof(
             statistic="Mann-Kendall p (two-sided) of one value for each window of time; "
             "raised below the threshold",
@@ -87,7 +86,7 @@ def rank_growth(
                 rows["t_end_ns"],
                 rows[column],
                 rank=rank,
-                column=column,
+                column=f"steps.{column}",
                 of_window=of_window,
                 least_s=least_s,
             )
@@ -111,9 +110,11 @@ def steady_growth(
     column: str,
     of_window: Callable[[Array], float] = np.min,
     least_s: float = MIN_SPAN_S,
+    least_bytes: float = MIN_GROWTH_BYTES,
+    samples_per_window: int = SAMPLES_PER_WINDOW,
 ) -> Growth | None:
     """Judge memory readings; None where they do not rise steadily, are too few or too short."""
-    if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
+    if len(t_ns) < WINDOWS * samples_per_window:
         return None
     seconds = (t_ns - t_ns[0]) / 1e9
     span = float(seconds[-1])
@@ -130,7 +131,7 @@ def steady_growth(
     trend = mann_kendall(values)
     late = values[-1] - max(values[len(values) // 2], _midway(sizes, of_window))
     if (
-        growth < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0])
+        growth < max(least_bytes, MIN_GROWTH_SHARE * values[0])
         or trend.tau <= 0
         or trend.p >= SURE_P
     ):

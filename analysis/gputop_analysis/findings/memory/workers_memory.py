@@ -1,0 +1,65 @@
+"""Memory that the worker processes of a loader take and do not give back.
+
+Most often the pages of a dataset: forked workers share them until each writes its own count of
+references into every Python object that it touches (pytorch/pytorch#13246).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from gputop_analysis.findings.memory.steady_growth import (
+    MIN_GROWTH_BYTES,
+    Growth,
+    steady_growth,
+)
+from gputop_analysis.view import Array, RunView
+
+COLUMN = "loader_worker.memory_bytes"
+MOST_WORKERS = 0.5
+"""Of those that were looked at: so many must grow for it to be what the dataset does."""
+LEAST_BYTES = 8 << 20
+"""Of one worker, however many there are: readings differ by less."""
+
+
+def workers_growth(view: RunView, rank: int) -> Growth | None:
+    """How the memory of a rank's workers grows, all of its loader's together; None where it does
+    not.
+    """
+    key = f"growth of the workers of {rank}"
+    if key not in view.known:
+        view.known[key] = _workers_growth(view, rank)
+    return view.known[key]
+
+
+def _workers_growth(view: RunView, rank: int) -> Growth | None:
+    count = (view.hello(rank).get("dataloader") or {}).get("num_workers") or 0
+    if not count:
+        return None
+    least_bytes = max(LEAST_BYTES, MIN_GROWTH_BYTES / count)
+    readings = _readings(view, rank)
+    grown = []
+    for t_ns, sizes in readings:
+        growth = steady_growth(
+            t_ns, sizes, rank=rank, column=COLUMN, least_bytes=least_bytes, samples_per_window=1
+        )
+        if growth is not None:
+            grown.append(growth)
+    if not grown or len(grown) <= MOST_WORKERS * len(readings):
+        return None
+    largest = max(grown, key=lambda growth: growth.bytes_per_s)
+    mean = sum(growth.bytes_per_s for growth in grown) / len(grown)
+    return replace(largest, bytes_per_s=mean * count)
+
+
+def _readings(view: RunView, rank: int) -> list[tuple[Array, Array]]:
+    """Times (ns) and sizes (bytes) of each worker process that was read, in time order."""
+    by_process: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in view.events("loader_worker", rank=rank):
+        pairs = zip(event.get("memory_ns", ()), event.get("memory_bytes", ()), strict=False)
+        by_process[int(event.get("pid", -1))].extend(pairs)
+    columns = [np.array(sorted(pairs), np.int64) for pairs in by_process.values() if pairs]
+    return [(pairs[:, 0], pairs[:, 1]) for pairs in columns]
