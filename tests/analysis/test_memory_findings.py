@@ -2,6 +2,8 @@
 seen.
 """
 
+import re
+
 import numpy as np
 import pytest
 from analysis_support import HOST, T0, Builder
@@ -260,3 +262,57 @@ def test_graphs_in_evaluation(tmp_path):
     build.event("hello_update", rank=0, graph_eval={"forwards": 40, "ms": 800.0})
     graphs = found(build)["ME10"]
     assert graphs.severity == "medium" and "40 forwards" in graphs.title
+
+
+LOADER = {"num_workers": 2, "site": "train.py:41", "dataset": "Rows"}
+
+
+def of_workers(build, mb_per_s, seconds=12, count=2, start_mb=180.0):
+    """What each worker says of its own memory, every half second."""
+    for worker in range(count):
+        slope = mb_per_s[worker] if isinstance(mb_per_s, list) else mb_per_s
+        times = [T0 + int(tick * 0.5e9) for tick in range(2 * seconds)]
+        sizes = [int((start_mb + slope * 0.5 * tick) * 1e6) for tick in range(2 * seconds)]
+        build.event(
+            "loader_worker",
+            rank=0,
+            pid=500 + worker,
+            parent=100,
+            worker=worker,
+            looks=9,
+            memory_ns=times,
+            memory_bytes=sizes,
+        )
+
+
+def test_memory_that_grows_in_each_worker_is_told_for_all_of_them(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER)
+    build.steps(600, forward=8.0, backward=12.0)
+    of_workers(build, mb_per_s=5.0)
+    growth = found(build)["ME05"]
+    told = re.match(r"the memory of the loader's 2 workers grows by (\d+) MB", growth.title)
+    assert told and int(told[1]) == pytest.approx(600, rel=0.1), growth.title
+    assert growth.site == LOADER["site"]
+    assert "reads Rows" in growth.evidence
+
+
+@pytest.mark.parametrize(
+    "mb_per_s",
+    [0.3, [5.0, 0.0], 0.0],
+    ids=["little", "one worker of two", "none"],
+)
+def test_workers_that_keep_nothing_are_not_told(tmp_path, mb_per_s):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER)
+    build.steps(600, forward=8.0, backward=12.0)
+    of_workers(build, mb_per_s)
+    assert "ME05" not in found(build)
+
+
+def test_few_readings_of_workers_say_nothing(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER)
+    build.steps(600, forward=8.0, backward=12.0)
+    of_workers(build, mb_per_s=50.0, seconds=3)
+    assert "ME05" not in found(build)

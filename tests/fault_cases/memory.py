@@ -4,7 +4,7 @@ records.
 
 from fault_cases import Case, Clean
 
-ONE = "memory.py"
+ONE, WORKERS = "memory.py", "memory_workers.py"
 
 CASES = (
     Case(
@@ -32,6 +32,14 @@ CASES = (
         needs="cgroup",
     ),
     Case(
+        "ME05",
+        "workers that copy the pages of Python objects",
+        WORKERS,
+        {"FAULT": "objects"},
+        site=r"memory_workers\.py:\d+",
+        title="the loader's 2 workers",
+    ),
+    Case(
         "ME09",
         "gradients zeroed and not freed",
         ONE,
@@ -49,4 +57,5 @@ CASES = (
 
 CLEAN = (
     Clean("a cache that fills, and evaluations without gradients", ONE, {"FAULT": "clean_cache"}),
+    Clean("workers that read an array", WORKERS),
 )

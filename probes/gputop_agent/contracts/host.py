@@ -3,7 +3,17 @@
 from typing import Annotated, TypedDict
 
 from gputop_agent.contracts.hello import LoaderFacts
-from gputop_agent.contracts.kinds import NEEDED, Amount, Line, Step, Text, Whole
+from gputop_agent.contracts.kinds import (
+    NEEDED,
+    Amount,
+    Count,
+    Line,
+    Pid,
+    Step,
+    Text,
+    Time,
+    Whole,
+)
 
 
 class SiteFacts(TypedDict, total=False):
@@ -46,16 +56,16 @@ class LoaderWorker(TypedDict, total=False):
     connection apart, every 2 s, later up to every 30 s.
     """
 
-    parent: Annotated[Whole, NEEDED]
+    parent: Annotated[Pid, NEEDED]
     """The training process; the recorder adds its rank."""
     worker: Whole
     looks: Whole
     idle: Whole
     """Of the looks: it waited for an order."""
     samples: list[StackSample]
-    memory_ns: list[Whole]
+    memory_ns: list[Time]
     """When its memory was read."""
-    memory_bytes: list[Whole]
+    memory_bytes: list[Count]
     """Its part of memory with no file behind it (``Pss_Anon``): a page that it writes to is its
     own from then on.
     """

@@ -19,7 +19,7 @@ WORKERS = 4  # of a loader; what the others do is the same
 RATES = ((12.0, 0.05), (60.0, 0.1), (float("inf"), 0.25))
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
 _MEMORY_S, _MOST_MEMORY_S = 0.25, 30.0  # between two readings, at first and in the end
-_MEMORY_COST = 0.005  # of the time at most: a reading locks the process's memory map
+_MEMORY_COST = 0.01  # of the time at most: a reading locks the process's memory map
 _LOOP = "_worker_loop"
 _LOOP_FILE = os.path.join("data", "_utils", "worker.py")
 

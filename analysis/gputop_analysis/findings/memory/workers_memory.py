@@ -59,7 +59,8 @@ def _readings(view: RunView, rank: int) -> list[tuple[Array, Array]]:
     """Times (ns) and sizes (bytes) of each worker process that was read, in time order."""
     by_process: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for event in view.events("loader_worker", rank=rank):
-        pairs = zip(event.get("memory_ns", ()), event.get("memory_bytes", ()), strict=False)
-        by_process[int(event.get("pid", -1))].extend(pairs)
+        times, sizes = event.get("memory_ns", ()), event.get("memory_bytes", ())
+        if len(times) == len(sizes):  # else the record is damaged there
+            by_process[int(event.get("pid", -1))].extend(zip(times, sizes, strict=True))
     columns = [np.array(sorted(pairs), np.int64) for pairs in by_process.values() if pairs]
     return [(pairs[:, 0], pairs[:, 1]) for pairs in columns]
