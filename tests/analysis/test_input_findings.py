@@ -653,7 +653,8 @@ def test_the_line_that_workers_spend_their_time_in_is_named(tmp_path):
     assert "in its workers most often at data.py:40 __getitem__ (86 % of 58 stack samples)" in (
         late.evidence
     )
-    assert late.site == LOADER["site"], "more workers come first where there are cores"
+    assert late.site == "data.py:40 __getitem__"
+    assert late.fix.startswith("raise num_workers from 2"), "where there are cores"
 
 
 def test_where_no_core_is_left_for_a_worker_the_place_is_the_costly_line(tmp_path):

@@ -9,7 +9,9 @@ from gputop_analysis.findings.stack_samples import (
     LOOP,
     Path,
     functions,
+    module_samples,
     paths_within,
+    prefixes,
     samples_of,
     total,
 )
@@ -35,7 +37,8 @@ def is_the_world(view: RunView, rank: int, site: Site) -> bool:
 
 def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:
     """Functions in which the model is asked and not trained; none where that is an evaluation of
-    its own, which has its own time.
+    its own, which has its own time. Parts of a model that are called by themselves, as a policy's
+    ``act`` does, are asked in the time between the phases.
     """
     asked_ns = 1e6 * sum(
         float(event.get("period_ms") or 0) * int(sample.get("count", 1))
@@ -43,13 +46,13 @@ def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:
         if event.get("phase") in ASKED
         for sample in event.get("samples", ())
     )
-    if asked_ns < 2 * float(view.per_rank[rank].rows["eval_ns"].sum()):
-        return set()
-    asked, trained = (
-        {functions(path) for path in paths_within(view, rank, phases)}
-        for phases in (ASKED, COMPUTE)
-    )
-    return asked - trained
+    asked: set[Path] = set()
+    if asked_ns >= 2 * float(view.per_rank[rank].rows["eval_ns"].sum()):
+        asked = paths_within(view, rank, ASKED)
+    for sample in module_samples(view, ("other",), rank):
+        asked.update(prefixes(sample.path))
+    trained = paths_within(view, rank, COMPUTE)
+    return {functions(path) for path in asked} - {functions(path) for path in trained}
 
 
 def _is_in_or_calls(path: Path, labels: set[str | None], rollouts: set[Path]) -> bool:

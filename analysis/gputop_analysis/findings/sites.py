@@ -405,6 +405,12 @@ def _lines(sample: PlacedSample) -> Path:
     return tuple(label for label in sample.path if not label.startswith(LOOP))
 
 
+def runs_training(view: RunView, rank: int | None, line: str) -> bool:
+    """Whether a line stands in a function from which forwards, backwards or updates are called."""
+    paths = paths_within(view, rank, COMPUTE)
+    return functions((line,)) in {functions(path[-1:]) for path in paths if not ends_at_loop(path)}
+
+
 def _functions_of_training(view: RunView, rank: int | None) -> set[Path]:
     """Functions in which forwards, backwards and updates happen, or rollouts."""
     return {functions(path) for path in paths_within(view, rank, (*COMPUTE, *ASKED))}

@@ -16,6 +16,7 @@ _STDLIB_DIRS = (
     os.path.join(sys.base_prefix, "lib", "python"),
 )
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_COMPILED = (".pyx", ".pxd", ".pxi")
 _MAX_KNOWN = 4096
 
 _origins = {}  # file name of a code object -> origin
@@ -161,6 +162,8 @@ def _find_origin(filename):
     path = os.path.abspath(filename)
     if path.startswith(_AGENT_DIR):
         return AGENT
+    if filename.endswith(_COMPILED) and not os.path.exists(path):
+        return LIBRARY  # by Cython, which names it from where the package was built
     for marker in _PACKAGES:
         if marker in path:
             if path.rpartition(marker)[2].startswith("torch" + os.sep):

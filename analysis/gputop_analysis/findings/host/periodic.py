@@ -10,6 +10,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.rollouts import is_the_world
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
@@ -90,8 +91,9 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     else:
         site = None
     where = named(site, ": {}") or f", in {worst.phase}"
+    asks = worst.asks_model or (site is not None and is_the_world(view, worst.rank, site))
     return spec.make(
-        severity=_severity(worst, named=bool(named(site))),
+        severity=_severity(worst, is_vague=asks or not named(site)),
         title=f"every {_ordinal(worst.period)} step takes "
         f"{worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
         evidence=f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms "
@@ -108,11 +110,11 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _severity(worst: SlowRhythm, named: bool) -> Severity:
+def _severity(worst: SlowRhythm, is_vague: bool) -> Severity:
     """Without a line, or with the model's answers in it, it may be the training's own work, such as
     the rollouts between updates: what a line of those takes, HO06 says.
     """
-    if worst.phase == "other" and (worst.asks_model or not named):
+    if worst.phase == "other" and is_vague:
         return "info"
     return "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium"
 

@@ -11,7 +11,7 @@ from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
-from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import (
     Share,
     everybody,
@@ -41,7 +41,7 @@ MOSTLY_ON = 0.5
     "every line, tracemalloc, Python's development mode, CUDA_LAUNCH_BLOCKING, "
     "TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA without its memory cache",
     fix="switch it off; switch it on again for the few steps that are looked into",
-    explains=("HO06",),
+    explains=("HO06", *STRAGGLERS),
     no_use="where the aid is on because a fault is looked for",
     reads="hello.debug (looked at while the run goes on) and hello.env",
     silent="an aid that was not read",
@@ -51,8 +51,12 @@ MOSTLY_ON = 0.5
 def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
     """Aids for finding faults are on during the training itself."""
     settings: dict[str, tuple[str, Input]] = {}
+    ranks_with_aids = []
     for rank in view.ranks:
-        for name, fix, setting in _aids(view, rank):
+        aids = list(_aids(view, rank))
+        if aids:
+            ranks_with_aids.append(rank)
+        for name, fix, setting in aids:
             settings.setdefault(name, (fix, setting))
     if not settings:
         return None
@@ -62,7 +66,7 @@ def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
         evidence="; ".join(setting.source for _, setting in settings.values())
         + "; each makes all steps slower",
         fix=[Option(fix, mend=_SWITCHES.get(name)) for name, (fix, _) in settings.items()],
-        rank=everybody(view),
+        rank=ranks_with_aids[0] if len(ranks_with_aids) == 1 else everybody(view),
         site=_switched_on_at(view),
         proof=Proof(
             statistic="debug aids that are on",

@@ -181,7 +181,7 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
             mend=ByRule("loader-in-loop") if workers else None,
         ),
         rank=everybody(view),
-        site=loader_site(run),
+        site=loader_site(run) if building_ms else loader.get("loop") or loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(least_ms / steps, won),

@@ -9,7 +9,12 @@ from gputop_analysis.findings.cores import BUSY_CORES, foreign_cores, won_by_wor
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.shares import Share
-from gputop_analysis.findings.sites import Site, place_in_workers, top_site
+from gputop_analysis.findings.sites import (
+    Site,
+    place_in_workers,
+    runs_training,
+    top_site,
+)
 from gputop_analysis.mend import DATA_LOADER, ByArguments
 from gputop_analysis.view import RunView
 
@@ -61,10 +66,12 @@ def cheaper(run: Facts) -> str:
 
 def made_by_dataset(run: Facts) -> str | None:
     """The line in which most of the time for batches goes, ``data.py:40 __getitem__``; None where
-    no line is sure.
+    no line is sure, or it is the loop's own.
     """
     place = _making(run)
-    return place.site if place is not None else None
+    if place is None or place.site is None or runs_training(run.view, run.rank, place.site):
+        return None
+    return place.site
 
 
 def in_workers(run: Facts) -> str:
@@ -80,16 +87,10 @@ def _making(run: Facts) -> Site | None:
     return top_site(run.view, "data", rank=run.rank)
 
 
-def where_to_mend(run: Facts, wait: Share) -> str | None:
-    """The line of the first of ``faster_batches``: where the loader is built, or what makes its
-    batches where more workers win nothing.
+def where_to_mend(run: Facts) -> str | None:
+    """The line that makes most of the batches; the loader's where none does, as the fix then is
+    with its workers.
     """
-    now = run.loader.get("num_workers")
-    if now is None:
-        return None
-    wanted = _more_than(run.view, wait, now) if now else workers_needed(run.view, wait)
-    if wanted > now and _worth(won_by_workers(run.view, wait, now, wanted), wait):
-        return loader_site(run)
     return made_by_dataset(run) or loader_site(run)
 
 

@@ -45,6 +45,8 @@ QUEUE_READ_MS = 3.0
 """Taking a ready batch from a worker's queue costs the training 1 to 3 ms (unpickling, shared
 memory): no more workers change that.
 """
+TAKEN_OVER_MS = 9.0
+"""The same of a large batch, where looks at the loader say that it lay ready."""
 WAITING_SOME = 0.05
 """The same where the cause is known: batches made or unpacked by the training process."""
 STARVED = 0.10
@@ -90,7 +92,13 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     severity, loader = severity_of(wait), ""
     if count is not None:
         loader = f"; the loader{loader_place(run)} has num_workers={count}"
-        if handed_over_ms < QUEUE_READ_MS:
+        seen = looks(view).get(wait.rank)
+        is_ready = count > 0 and seen is not None and seen.ready_in_advance
+        if is_ready and seen is not None:
+            loader += (
+                f"; a batch lay ready in {seen.looks - seen.empty} of {seen.looks} looks at it"
+            )
+        if handed_over_ms < (TAKEN_OVER_MS if is_ready else QUEUE_READ_MS):
             severity = "info"
     return spec.make(
         severity=severity,
@@ -101,7 +109,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         f"{in_workers(run)}",
         fix=faster_batches(run, wait),
         rank=everybody(view),
-        site=where_to_mend(run, wait),
+        site=where_to_mend(run),
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
@@ -167,7 +175,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     won = won_by_workers(view, wait, 0, wanted)
     making = top_site(view, "data", rank=wait.rank)
     too_short = making_ms < QUEUE_READ_MS
-    mended_at = loader_site(run) if too_short else where_to_mend(run, wait)
+    mended_at = loader_site(run) if too_short else where_to_mend(run)
     return spec.make(
         severity=_severity_alone(wait, making_ms),
         title=f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the "

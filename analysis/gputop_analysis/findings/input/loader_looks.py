@@ -16,6 +16,8 @@ from gputop_probes.record.layout import PROCESS_WORKER
 
 ENOUGH_LOOKS = 12
 """Fewer looks than this are not judged."""
+SOMETIMES_EMPTY = 0.25
+"""Of the looks. With an empty queue more seldom than this, training holds batches up."""
 _SAME = ("dataset", "dataset_length", "batch_size", "num_workers")
 """What tells the loader that trains from one that evaluates."""
 
@@ -59,6 +61,14 @@ class Looks:
     def waiting(self) -> int:
         """Looks at a fetch that waited for a worker."""
         return self.states.total()
+
+    @property
+    def ready_in_advance(self) -> bool:
+        """Whether a batch surely lay ready nearly always, so that no worker was late."""
+        return (
+            self.looks >= ENOUGH_LOOKS
+            and surely(self.looks - self.empty, self.looks) > 1.0 - SOMETIMES_EMPTY
+        )
 
     def proof(
         self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input

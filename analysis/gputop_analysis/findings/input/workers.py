@@ -21,7 +21,14 @@ from gputop_analysis.findings.input.faster_batches import (
     where_to_mend,
 )
 from gputop_analysis.findings.input.late_batches import QUEUE_READ_MS, STARVED, WAITING_SOME
-from gputop_analysis.findings.input.loader_looks import ENOUGH_LOOKS, Looks, looks, surely, workers
+from gputop_analysis.findings.input.loader_looks import (
+    ENOUGH_LOOKS,
+    SOMETIMES_EMPTY,
+    Looks,
+    looks,
+    surely,
+    workers,
+)
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, run_queue
@@ -35,8 +42,6 @@ _COMPUTING = (
     "lower end of the 95 % Wilson interval of looks at a waiting fetch whose worker "
     "computes (state R)"
 )
-SOMETIMES_EMPTY = 0.25
-"""Of the looks. With an empty queue more seldom than this, training holds batches up."""
 HANDOVER_MS = 5.0
 """A tensor's way over two sockets to a busy worker, at most: larger tensors would not help."""
 IDLE = 0.60
@@ -103,7 +108,7 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         f"{in_workers(run)}",
         fix=faster_batches(run, wait),
         rank=everybody(view),
-        site=where_to_mend(run, wait),
+        site=where_to_mend(run),
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=Proof(

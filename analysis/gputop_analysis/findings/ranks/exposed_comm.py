@@ -20,7 +20,7 @@ from gputop_analysis.findings.ranks.comm_options import (
 )
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
-from gputop_analysis.findings.sites import Site, top_site
+from gputop_analysis.findings.sites import Site, called_from, top_site
 from gputop_analysis.findings.stages import passes_messages, pipeline_ranks
 from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
@@ -215,6 +215,7 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
         "steps)" + (f"; each exposes {each_ms:.1f} ms" if each_ms else ""),
         fix=_sum_once(Facts(view, last["rank"]), round(micro)),
         rank=everybody(view),
+        site=called_from(view, "backward", last["rank"]),
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won) if won is not None else None,
         proof=Proof(

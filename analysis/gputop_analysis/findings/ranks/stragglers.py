@@ -42,6 +42,9 @@ NEARLY_ALWAYS, MOST = 0.9, 0.5
 MUCH = 0.10
 """Of a step. Less is no more than an info between stages, whose work is never quite the same."""
 
+LITTLE = 0.03
+"""Of a step. So much two ranks of the same work differ where nothing is wrong."""
+
 CAUSE_OF_PHASE = {
     "backward": "CR01",
     "forward": "CR02",
@@ -183,7 +186,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     own_wait, theirs = culprit.wait_ms
     if cost.low > MUCH * culprit.wall_ms:
         severity = "high"
-    elif passes_messages(view):
+    elif passes_messages(view) or culprit.recoverable_ms.value < LITTLE * culprit.wall_ms:
         severity = "info"
     else:
         severity = "medium"
@@ -264,7 +267,8 @@ def _source(phase: str, straggler: Straggler) -> str:
 _TRIGGER = (
     "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p "
     "<= 0.01, with drift, of the waits or of a phase of its own work; an info below "
-    f"{percent(MUCH)} between ranks that mostly send to one another)"
+    f"{percent(MUCH)} between ranks that mostly send to one another, and where its own work "
+    f"explains less than {percent(LITTLE)} of the step)"
 )
 _NO_USE = "where what is seen there is the training's own purpose"
 _READS = (
