@@ -1083,9 +1083,7 @@ EIGHTEENTH_A = (
         exit_code=130,
         hangs=True,
     ),
-    Shape(
-        "files_left_open", "foragers.py", ("IN13", *ENDS), also=("IN13", *ENDS), exit_code=1
-    ),
+    Shape("files_left_open", "foragers.py", ("IN13", *ENDS), also=("IN13", *ENDS), exit_code=1),
 )
 """Jingles named by ear, sayings compared on two ranks and foragers, each in another hand; marks and
 all before the first of them was run under gputop.

@@ -30,7 +30,7 @@ class Plan:
     passes: int = 4
     rows: int = 512
     rollouts: int = (STEPS or 384) // 16
-    width: int = 320
+    width: int = 256
     rate: float = 7e-4
     gamma: float = 0.97
     trace: float = 0.95
@@ -141,7 +141,7 @@ class Writer:
 
     def __init__(self, path="foragers.jsonl"):
         self.queue = queue.Queue(maxsize=80)
-        self.file = open(path, "w")
+        self.file = open(path, "w")  # noqa: SIM115
         self.thread = threading.Thread(target=self.work, daemon=True)
         self.thread.start()
 
@@ -179,7 +179,8 @@ class Episodes:
 
     def open(self, world):
         self.number += 1
-        self.files[world] = open(f"episode-{self.number}.csv", "w")  # at: files_left_open
+        name = f"episode-{self.number}.csv"
+        self.files[world] = open(name, "w")  # noqa: SIM115  # at: files_left_open
 
     def note(self, actions, gained, over):
         for world, file in list(self.files.items()):
@@ -213,7 +214,8 @@ class Ledger:
                 }
         middles = {f"{name} mean": float(values.mean()) for name, values in figures.items()}
         if on("clean_spread_by_fractions"):
-            middles = {f"{name} mean": float(statistics.fmean(one)) for name, one in figures.items()}
+            for name, values in figures.items():
+                middles[f"{name} mean"] = statistics.fmean(values)
         return middles | {name: float(values.std()) for name, values in figures.items()}
 
     def note(self, loss, **figures):
@@ -245,6 +247,10 @@ def advantages(plan, gained, over, values, last):
         running = error + plan.gamma * plan.trace * goes_on * running
         found[tick] = running
     return found
+
+
+def saturated(features):
+    return round(float((features.abs() > 0.97).float().mean()), 3)
 
 
 class Learner:
@@ -305,11 +311,11 @@ class Learner:
         ratio = (told["acts"].log_prob(rows["actions"]) - rows["before"]).exp()
         better = (rows["better"] - rows["better"].mean()) / (rows["better"].std() + 1e-6)
         clipped = ratio.clamp(1 - self.plan.clip, 1 + self.plan.clip)
-        gain = torch.minimum(ratio * better, clipped * better).mean()
+        gain = torch.minimum(ratio * better, clipped * better)
         error = told["value"] - rows["returns"]
         entropy = told["acts"].entropy()
         lost = self.lost(told["compass"], rows["food"], rows["sight"])  # at: acos_of_masked
-        loss = 0.5 * error.square().mean() + 0.1 * lost - gain
+        loss = 0.5 * error.square().mean() + 0.1 * lost - gain.mean()
         loss = loss - self.plan.entropy * entropy.mean()
         self.optimizer.zero_grad()
         loss.backward()  # at: acos_of_masked
@@ -317,14 +323,16 @@ class Learner:
         self.optimizer.step()  # at: best_copied_back
         if on("messages_wait", "clean_messages_wait"):
             self.ledger.later(  # at: messages_wait
-                lambda: f"saturated {(told['features'].abs() > 0.97).float().mean():.3f}"
+                lambda: f"saturated {saturated(told['features'])}"  # at: messages_wait
             )
         self.ledger.note(  # at: spread_by_fractions writer_closed_early
             loss,
             ratio=ratio.detach().numpy(),
+            gain=gain.detach().numpy(),
             better=rows["better"].numpy(),
             error=error.detach().numpy(),
             value=told["value"].detach().numpy(),
+            before=rows["before"].numpy(),
             returns=rows["returns"].numpy(),
             entropy=entropy.detach().numpy(),
         )

@@ -236,7 +236,10 @@ def scheduled(settings, model):
     ends = (settings.steps, settings.steps, settings.gains_end)
     warm = settings.warm
     if on("lambdas_bind_late"):
-        rules = [lambda step: share(step, warm, end) for end in ends]  # at: lambdas_bind_late
+        rules = [
+            lambda step: share(step, warm, end)  # noqa: B023  # at: lambdas_bind_late
+            for end in ends  # at: lambdas_bind_late
+        ]
     elif on("clean_lambdas_bind_late"):
         rules = [lambda step, end=end: share(step, warm, end) for end in ends]
     else:
@@ -281,9 +284,7 @@ class Session:
         given = Jingles(settings.clips, 182, background / background.std())
         draw = {"batch_size": settings.rows, "collate_fn": Batch}
         self.given = DataLoader(given, shuffle=True, drop_last=True, **draw)
-        self.held_out = DataLoader(
-            Jingles(settings.held_out, 183), batch_size=32, collate_fn=Batch
-        )
+        self.held_out = DataLoader(Jingles(settings.held_out, 183), batch_size=32, collate_fn=Batch)
         self.model, self.augment = Listener(), SpecAugment(184)
         self.losses = Ruled(settings.smoothing)
         self.optimizer, self.schedule = scheduled(settings, self.model)
@@ -308,7 +309,7 @@ class Session:
         if self.state.step < len(self.given):
             return torch.ones(len(places))
         past = torch.tensor([self.state.clips[place].loss for place in places])
-        return 0.5 + 0.5 * past / past.mean()
+        return 0.5 + 0.5 * past / past.mean()  # at: smoothed_over_masked
 
     def learn(self, batch):
         batch.power = self.model.ear.power(batch.waves)

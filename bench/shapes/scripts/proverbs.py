@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-RANK = int(os.environ.get("RANK", "0"))
+RANK = int(os.environ.get("RANK", "0"))  # at: rank_read_early
 WORLD = 2
 STEPS_ALL = STEPS or 200
 PARTS, ROWS = 4, 8
@@ -169,8 +169,11 @@ class Tuning:
         self.optimizer = torch.optim.AdamW(self.judge.parameters(), 1e-3, weight_decay=0.01)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.rate)
         given = Sayings(4800, 186, range(0, 4800, 60))
-        self.sampler = Grouped([len(first) for first, *_ in given.pairs], 187)
-        self.given = DataLoader(given, batch_sampler=self.sampler, collate_fn=padded)
+        self.sampler = Grouped(
+            [len(first) for first, *_ in given.pairs], 187
+        )  # at: rank_read_early
+        drawn = {"batch_sampler": self.sampler, "collate_fn": padded}
+        self.given = DataLoader(given, **drawn)  # at: rank_read_early
         held_out = Sayings(128, 188, (77,))
         mine = sorted(range(rank, 128, WORLD), key=lambda place: len(held_out[place][0]))
         mine = torch.utils.data.Subset(held_out, mine)
@@ -257,7 +260,7 @@ class Tuning:
     def run(self):
         while self.step < STEPS_ALL:
             self.sampler.epoch = self.epoch
-            for number, batch in enumerate(self.given, 1):
+            for number, batch in enumerate(self.given, 1):  # at: rank_read_early
                 last = number % PARTS == 0
                 self.look_for_nan()  # at: anomaly_on_one
                 self.micro(batch, last)  # at: no_sync_backward_only anomaly_on_one
