@@ -169,9 +169,8 @@ class Tuning:
         self.optimizer = torch.optim.AdamW(self.judge.parameters(), 1e-3, weight_decay=0.01)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.rate)
         given = Sayings(4800, 186, range(0, 4800, 60))
-        self.sampler = Grouped(
-            [len(first) for first, *_ in given.pairs], 187
-        )  # at: rank_read_early
+        lengths = [len(first) for first, *_ in given.pairs]
+        self.sampler = Grouped(lengths, 187)  # at: rank_read_early
         drawn = {"batch_sampler": self.sampler, "collate_fn": padded}
         self.given = DataLoader(given, **drawn)  # at: rank_read_early
         held_out = Sayings(128, 188, (77,))
