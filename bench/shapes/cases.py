@@ -1087,6 +1087,71 @@ EIGHTEENTH_A = (
 )
 """Jingles named by ear, sayings compared on two ranks and foragers, each in another hand; marks and
 all before the first of them was run under gputop.
+EIGHTEENTH_B = (
+    Shape("length_from_shards", "bazaar.py", HOST, timed=True),
+    Shape("scanned_for_visitor", "bazaar.py", LOADER, also=(*LOADER, "IN04")),
+    Shape(
+        "deck_shuffled_anew",
+        "bazaar.py",
+        ("IN15", "IN01", "IN02", "HO06"),
+        also=("IN15", *LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("softmax_over_one", "bazaar.py", ("NU13",), also=("NU13", "NU07")),
+    Shape("plateau_upside_down", "bazaar.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("cycles_uncollected", "bazaar.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("mined_of_mined", "bazaar.py", ENDS, also=ENDS, exit_code=1),
+    Shape("aged_before_cut", "postcards.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "packed_by_lzma",
+        "postcards.py",
+        ("HO07", "HO06", "HO15"),
+        also=("HO07", "HO06", "HO15"),
+        timed=True,
+        twin=False,
+    ),
+    Shape(
+        "waves_by_float",
+        "postcards.py",
+        ("HO17", "HO06"),
+        also=("HO17", "HO06"),
+        timed=True,
+        twin=False,
+    ),
+    Shape("handler_without_target", "postcards.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "burnt_patch_divided",
+        "postcards.py",
+        ("NU02", "NU03"),
+        also=("NU02", "NU03", "NU07"),
+    ),
+    Shape("reentrant_stage", "postcards.py", ("NU08",), also=("NU08", "NU07")),
+    Shape("depth_redrawn", "postcards.py", ENDS, also=ENDS, exit_code=1),
+    Shape("owners_in_turn", "almanac.py", ("CR04",), rank=1, also=("CR04", "HO06")),
+    Shape(
+        "loops_drawn_apart",
+        "almanac.py",
+        ("CR05",),
+        rank=None,
+        also=("CR05", "CR06"),
+    ),
+    Shape("owner_zero_unsent", "almanac.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape("shard_still_packed", "almanac.py", ("NU10",), rank=2, also=("NU10",)),
+    Shape("local_rank_missing", "almanac.py", ("IN12",), rank=None, also=("IN12", "RE03")),
+    Shape(
+        "notified_before",
+        "almanac.py",
+        ("HC01", "HC11"),
+        rank=0,
+        also=("HC01", "HC11", *ENDS),
+        exit_code=130,
+        hangs=True,
+        twin=False,
+    ),
+    Shape("sorted_as_text", "almanac.py", ENDS, rank=0, also=ENDS, exit_code=1, twin=False),
+)
+"""A bazaar, postcards and an almanac on two or three ranks; marks and all before the first of them
+was run under gputop.
 """
 BATCHES = (
     SHAPES,
@@ -1106,6 +1171,7 @@ BATCHES = (
     SEVENTEENTH_B,
     SEVENTEENTH_A,
     EIGHTEENTH_A,
+    EIGHTEENTH_B,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1162,4 +1228,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "unequal_validation": SOON,
     "keys_of_own_labels": SOON,
     "writer_closed_early": SOON_ALONE,
+    "notified_before": SOON,
 }
