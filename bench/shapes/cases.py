@@ -1087,6 +1087,7 @@ EIGHTEENTH_A = (
 )
 """Jingles named by ear, sayings compared on two ranks and foragers, each in another hand; marks and
 all before the first of them was run under gputop.
+"""
 EIGHTEENTH_B = (
     Shape("length_from_shards", "bazaar.py", HOST, timed=True),
     Shape("scanned_for_visitor", "bazaar.py", LOADER, also=(*LOADER, "IN04")),
