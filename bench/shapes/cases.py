@@ -1100,7 +1100,7 @@ EIGHTEENTH_B = (
     ),
     Shape("softmax_over_one", "bazaar.py", ("NU13",), also=("NU13", "NU07")),
     Shape("plateau_upside_down", "bazaar.py", ("NU06",), also=("NU06", "NU07")),
-    Shape("cycles_uncollected", "bazaar.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("rings_uncollected", "bazaar.py", GROWS, also=(*GROWS, "HO12")),
     Shape("mined_of_mined", "bazaar.py", ENDS, also=ENDS, exit_code=1),
     Shape("aged_before_cut", "postcards.py", LOADER, also=LOADER, timed=True),
     Shape(

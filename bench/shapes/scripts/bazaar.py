@@ -193,8 +193,8 @@ class Step:
     def __init__(self, scores):
         self.loss = F.cross_entropy(scores, torch.arange(len(scores)))
         self.scores = scores.detach()
-        if on("cycles_uncollected", "clean_cycles_uncollected"):
-            self.told = lambda: float(self.scores.diagonal().mean())  # at: cycles_uncollected
+        if on("rings_uncollected", "clean_rings_uncollected"):
+            self.told = lambda: float(self.scores.diagonal().mean())  # at: rings_uncollected
 
 
 class Bazaar:
@@ -232,7 +232,7 @@ class Bazaar:
     def learn(self, batch):
         negatives = self.negatives()  # at: deck_shuffled_anew mined_of_mined
         scores = self.model(batch, negatives)  # at: softmax_over_one
-        step = Step(scores)  # at: cycles_uncollected
+        step = Step(scores)  # at: rings_uncollected
         self.optimizer.zero_grad()
         step.loss.backward()
         self.optimizer.step()
@@ -250,7 +250,7 @@ class Bazaar:
         self.step += 1
         if self.plateau is None or self.step <= 10:
             self.warm.step()
-        if on("clean_cycles_uncollected") and self.step % 10 == 0:
+        if on("clean_rings_uncollected") and self.step % 10 == 0:
             gc.collect()
         if self.step % self.every == 0:
             recall = self.recall()
@@ -259,11 +259,11 @@ class Bazaar:
             print(self.step, round(step.loss.item(), 3), round(recall, 3), flush=True)
 
     def run(self):
-        if on("cycles_uncollected", "clean_cycles_uncollected"):
+        if on("rings_uncollected", "clean_rings_uncollected"):
             gc.freeze()
-            gc.disable()  # at: cycles_uncollected
+            gc.disable()  # at: rings_uncollected
         for batch in self.loader:  # at: scanned_for_visitor
-            step = self.learn(batch)  # at: cycles_uncollected mined_of_mined deck_shuffled_anew
+            step = self.learn(batch)  # at: rings_uncollected mined_of_mined deck_shuffled_anew
             self.after(step)
             if self.rounds() >= 4:  # at: length_from_shards
                 break
