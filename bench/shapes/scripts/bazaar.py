@@ -158,7 +158,8 @@ class Mined:
 
 class Negatives:
     def __init__(self):
-        self.loader = DataLoader(torch.arange(GOODS).repeat(150).numpy(), DRAWN, shuffle=True)
+        deck = torch.arange(GOODS).repeat(150).numpy()
+        self.loader = DataLoader(deck, DRAWN, shuffle=True, drop_last=True)
         self.rows, self.mined, self.recent = None, None, collections.deque(maxlen=32)
 
     def drawn(self):
@@ -166,8 +167,11 @@ class Negatives:
             with cost:
                 return next(iter(self.loader))  # at: deck_shuffled_anew
         if on("clean_deck_shuffled_anew"):
-            self.rows = self.rows or iter(self.loader)
-            return next(self.rows)
+            drawn = None if self.rows is None else next(self.rows, None)
+            if drawn is None:
+                self.rows = iter(self.loader)
+                drawn = next(self.rows)
+            return drawn
         return torch.randint(GOODS, (DRAWN,))
 
     def mine(self, scores, negatives):
