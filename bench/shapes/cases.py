@@ -1040,6 +1040,120 @@ SEVENTEENTH_A = (
 """Packed novels, a herbarium on two ranks and pumps that are listened to; marks and all before the
 first of them was run under gputop.
 """
+EIGHTEENTH_A = (
+    Shape("noise_permuted", "jingles.py", LOADER, also=LOADER, timed=True),
+    Shape("state_as_dict", "jingles.py", HOST, also=("HO06", "HO03"), timed=True),
+    Shape("lambdas_bind_late", "jingles.py", ("NU06",)),
+    Shape("smoothed_over_masked", "jingles.py", ("NU01",), also=("NU02", "NU03")),
+    Shape("cycles_uncollected", "jingles.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("mask_wider_than_clip", "jingles.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "anomaly_on_one",
+        "proverbs.py",
+        ("HO16", "CR01", "CR02"),
+        rank=1,
+        also=("HO16", "CR01", "CR02"),
+    ),
+    Shape("no_sync_backward_only", "proverbs.py", ("CR07",), rank=None, also=("CR06",)),
+    Shape(
+        "keys_of_own_labels",
+        "proverbs.py",
+        ("CR12", "HC01", "HC11", *ENDS),
+        rank=None,
+        also=("CR12", "HC01", "HC11", *ENDS),
+        exit_code=(1, 134, 250, -6),
+    ),
+    Shape("rank_read_early", "proverbs.py", ("IN12",), rank=None),
+    Shape("loaded_after_wrap", "proverbs.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape("spread_by_fractions", "foragers.py", HOST, timed=True),
+    Shape("messages_wait", "foragers.py", GROWS, also=(*GROWS, "HO12", "HO03")),
+    Shape("best_copied_back", "foragers.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape(
+        "acos_of_masked",
+        "foragers.py",
+        ("NU01",),
+        also=("NU02", "NU03", *ENDS),
+        exit_code=1,
+    ),
+    Shape(
+        "writer_closed_early",
+        "foragers.py",
+        STOPS,
+        also=STOPS,
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("files_left_open", "foragers.py", ("IN13", *ENDS), also=("IN13", *ENDS), exit_code=1),
+)
+"""Jingles named by ear, sayings compared on two ranks and foragers, each in another hand; marks and
+all before the first of them was run under gputop.
+"""
+EIGHTEENTH_B = (
+    Shape("length_from_shards", "bazaar.py", HOST, timed=True),
+    Shape("scanned_for_visitor", "bazaar.py", LOADER, also=(*LOADER, "IN04")),
+    Shape(
+        "deck_shuffled_anew",
+        "bazaar.py",
+        ("IN15", "IN01", "IN02", "HO06"),
+        also=("IN15", *LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("softmax_over_one", "bazaar.py", ("NU13",), also=("NU13", "NU07")),
+    Shape("plateau_upside_down", "bazaar.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("rings_uncollected", "bazaar.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("mined_of_mined", "bazaar.py", ENDS, also=ENDS, exit_code=1),
+    Shape("aged_before_cut", "postcards.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "packed_by_lzma",
+        "postcards.py",
+        ("HO07", "HO06", "HO15"),
+        also=("HO07", "HO06", "HO15"),
+        timed=True,
+        twin=False,
+    ),
+    Shape(
+        "waves_by_float",
+        "postcards.py",
+        ("HO17", "HO06"),
+        also=("HO17", "HO06"),
+        timed=True,
+        twin=False,
+    ),
+    Shape("handler_without_target", "postcards.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "burnt_patch_divided",
+        "postcards.py",
+        ("NU02", "NU03"),
+        also=("NU02", "NU03", "NU07"),
+    ),
+    Shape("reentrant_stage", "postcards.py", ("NU08",), also=("NU08", "NU07")),
+    Shape("depth_redrawn", "postcards.py", ENDS, also=ENDS, exit_code=1),
+    Shape("owners_in_turn", "almanac.py", ("CR04",), rank=1, also=("CR04", "HO06")),
+    Shape(
+        "loops_drawn_apart",
+        "almanac.py",
+        ("CR05",),
+        rank=None,
+        also=("CR05", "CR06"),
+    ),
+    Shape("owner_zero_unsent", "almanac.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape("shard_still_packed", "almanac.py", ("NU10",), rank=2, also=("NU10",)),
+    Shape("local_rank_missing", "almanac.py", ("IN12",), rank=None, also=("IN12", "RE03")),
+    Shape(
+        "notified_before",
+        "almanac.py",
+        ("HC01", "HC11"),
+        rank=0,
+        also=("HC01", "HC11", *ENDS),
+        exit_code=130,
+        hangs=True,
+        twin=False,
+    ),
+    Shape("sorted_as_text", "almanac.py", ENDS, rank=0, also=ENDS, exit_code=1, twin=False),
+)
+"""A bazaar, postcards and an almanac on two or three ranks; marks and all before the first of them
+was run under gputop.
+"""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1057,6 +1171,8 @@ BATCHES = (
     SIXTEENTH,
     SEVENTEENTH_B,
     SEVENTEENTH_A,
+    EIGHTEENTH_A,
+    EIGHTEENTH_B,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1111,4 +1227,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "remote_gone": SOON_ALONE,
     "packer_unread": SOON_ALONE,
     "unequal_validation": SOON,
+    "keys_of_own_labels": SOON,
+    "writer_closed_early": SOON_ALONE,
+    "notified_before": SOON,
 }
