@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop_analysis.findings.sites import Site
+from gputop_analysis.findings.sites import Site, runs_training
 from gputop_analysis.findings.stack_samples import (
     ASKED,
     COMPUTE,
@@ -16,6 +16,9 @@ from gputop_analysis.findings.stack_samples import (
     total,
 )
 from gputop_analysis.view import RunView
+
+ROLLOUTS = 0.2
+"""Of the samples between the phases."""
 
 
 def is_the_world(view: RunView, rank: int, site: Site) -> bool:
@@ -33,6 +36,18 @@ def is_the_world(view: RunView, rank: int, site: Site) -> bool:
     below = [sample for sample in samples if _lies_below(sample.path, rollouts)]
     world = [sample for sample in below if site.is_function or sample.waits]
     return total(world) > 0.5 * total(samples)
+
+
+def are_rollouts(view: RunView, rank: int, site: Site) -> bool:
+    """Whether time between the phases is that of rollouts, although its most frequent line is one
+    that trains: they ask the model, which is no host code that could be named.
+    """
+    if site.site is None or not runs_training(view, rank, site.site):
+        return False
+    rollouts = _functions_of_rollouts(view, rank)
+    others = list(samples_of(view, ("other",), rank))
+    asking = [sample for sample in others if _lies_below(sample.path, rollouts)]
+    return total(asking) > ROLLOUTS * total(others)
 
 
 def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:

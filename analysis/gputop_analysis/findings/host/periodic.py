@@ -10,7 +10,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.rollouts import is_the_world
+from gputop_analysis.findings.rollouts import are_rollouts, is_the_world
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
@@ -91,7 +91,10 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     else:
         site = None
     where = named(site, ": {}") or f", in {worst.phase}"
-    asks = worst.asks_model or (site is not None and is_the_world(view, worst.rank, site))
+    asks = worst.asks_model or (
+        site is not None
+        and (is_the_world(view, worst.rank, site) or are_rollouts(view, worst.rank, site))
+    )
     return spec.make(
         severity=_severity(worst, is_vague=asks or not named(site)),
         title=f"every {_ordinal(worst.period)} step takes "
