@@ -1,6 +1,8 @@
 """Which container keeps what piles up."""
 
+import logging
 from collections import OrderedDict, deque
+from logging.handlers import MemoryHandler
 
 import pytest
 import torch
@@ -150,3 +152,30 @@ def test_outputs_are_found_among_the_many_tensors_that_their_graphs_keep(monkeyp
     assert keeper.look(next(held_by_torch), beside=(of_graphs_alone,)) == {}
     keep(10)
     assert keeper.look(of_graphs_alone, beside=())["kept_in"] == "outputs"
+
+
+def test_what_a_closure_reaches_through_a_dict_lies_in_the_container_of_closures(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper, waiting, tensors = keepers.GrowingContainer(), [], []
+
+    def told_later(told):
+        return lambda: told["features"].max()
+
+    for count in (60, 20):
+        for _ in range(count):
+            tensors.append(torch.ones(2))
+            waiting.append(told_later({"features": tensors[-1], "loss": 0.0}))
+        found = looked(tensors, keeper)
+    assert found["kept_in"] == "waiting"
+
+
+def test_records_that_a_handler_of_logging_holds_back_are_named(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    handler, keeper, tensors = MemoryHandler(10_000), keepers.GrowingContainer(), []
+    for count in (60, 20):
+        for _ in range(count):
+            tensors.append(torch.ones(2))
+            record = logging.LogRecord("n", logging.INFO, "f", 1, "%s", (tensors[-1],), None)
+            handler.buffer.append(record)
+        found = looked(tensors, keeper)
+    assert found["kept_in"] == "MemoryHandler.buffer"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gputop_agent.injection import debugging, hello
-from gputop_agent.runtime import frames, shapes, transport
+from gputop_agent.runtime import frames, shapes, source, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch
 from gputop_agent.watchers import tracers
@@ -62,11 +62,11 @@ def test_what_was_on_at_the_first_step_may_be_off():
 
 def test_the_only_line_that_has_a_word(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(debugging, "_MAX_LINES", 10**9)  # other tests have loaded much
+    monkeypatch.setattr(source, "_MAX_LINES", 10**9)  # other tests have loaded much
     once, never, twice = (f"{word}(" for word in ("zyx", "yxw", "xwv"))
     (tmp_path / "aided.py").write_text(f"x = '{once}'  # {never}\n" + f"y = '{twice}'\n" * 2)
     importlib.import_module("aided")
-    found = [debugging._only_line_with(word) for word in (once, never, twice)]
+    found = [source.only_line_with(word) for word in (once, never, twice)]
     assert found == ["aided.py:1", None, None]
 
 

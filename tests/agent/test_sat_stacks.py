@@ -189,6 +189,7 @@ def test_origins():
     assert frames.origin("<frozen importlib._bootstrap>") == frames.STDLIB
     assert frames.origin(pytest.__file__) == frames.LIBRARY
     assert frames.origin("/home/me/train.py") == frames.USER
+    assert frames.origin("numpy/random/_bounded_integers.pyx") == frames.LIBRARY
     assert frames.origin(interrupts.HIDDEN_FILE) == frames.AGENT
     assert (
         frames.short_name(torch.nn.Linear.forward.__code__.co_filename)

@@ -340,6 +340,16 @@ def test_a_straggler_is_named_with_rank_phase_and_cost(tmp_path, phase, id, rank
         assert "optimizer" in only[id].title
 
 
+@pytest.mark.parametrize(("ranks_on", "ids"), [((1,), ["HO16"]), ((0, 1), ["CR02", "HO16"])])
+def test_an_aid_that_one_rank_alone_has_on_is_why_it_is_late(tmp_path, ranks_on, ids):
+    build = ddp(tmp_path, 2, forward=6.0)
+    for rank in ranks_on:
+        build.event("hello_update", rank=rank, debug={"anomaly": 1.0})
+    only = found(build)
+    assert sorted(one.id for one in only.values() if one.severity != "info") == ids
+    assert only["HO16"].rank == (1 if len(ranks_on) == 1 else None)
+
+
 @pytest.mark.parametrize(("phase", "id"), [("backward", "CR01"), ("data", "IN11")])
 def test_the_title_of_a_straggler_says_what_mending_it_wins(tmp_path, phase, id):
     """The others wait 9 ms for a rank that is 6 ms late, since their sums no longer overlap; the

@@ -680,3 +680,22 @@ def test_few_looks_at_workers_name_no_line(tmp_path):
     build = waiting(tmp_path, data=48.0)
     in_worker(build, (40, "__getitem__", 4))
     assert "in its workers" not in found(build)["IN01"].evidence
+
+
+@pytest.mark.parametrize(
+    ("empty", "data_ms", "severity"),
+    [(1, 5.0, "info"), (1, 12.0, "high"), (40, 5.0, "high")],
+    ids=["ready", "ready but long", "late"],
+)
+def test_a_batch_that_lies_ready_is_only_taken_over(tmp_path, empty, data_ms, severity):
+    build = waiting(tmp_path, data=data_ms, loader=LOADER)
+    looks(build, empty=empty, fetching=20, unpacking=19)
+    late = found(build)["IN01"]
+    assert late.severity == severity
+    assert f"a batch lay ready in {60 - empty} of 60 looks" in late.evidence or empty > 1
+
+
+def test_the_line_that_takes_each_batch_from_a_new_iterator_is_the_place(tmp_path):
+    build = waiting(tmp_path, data=30.0, loader=LOADER | {"loop": "train.py:60"})
+    begun(build, 200, 200, starts_ms=200 * 12.0, firsts_ms=200 * 18.0)
+    assert found(build)["IN15"].site == "train.py:60"

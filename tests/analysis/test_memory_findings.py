@@ -316,3 +316,15 @@ def test_few_readings_of_workers_say_nothing(tmp_path):
     build.steps(600, forward=8.0, backward=12.0)
     of_workers(build, mb_per_s=50.0, seconds=3)
     assert "ME05" not in found(build)
+
+
+def test_where_the_collector_is_off_cycles_are_what_grows(tmp_path):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    for step, rise in ((100, 0), (250, 150)):
+        sizes = {"memory_bytes": (400 + rise) << 20, "anonymous_bytes": (300 + rise) << 20}
+        off = {"gc_off": True, "gc_off_at": "train.py:9"}
+        counted = {"tensors": 100 + rise, "with_graph": 0}
+        build.event("tensors", rank=0, pid=1, step=step, **sizes, **counted, **off)
+    leak = found(build)["ME02"]
+    assert leak.site == "train.py:9" and leak.fix.startswith("call gc.collect()")
+    assert "garbage collector is switched off at train.py:9" in leak.evidence

@@ -77,3 +77,21 @@ def test_an_evaluation_of_its_own_is_no_rollout(tmp_path):
         build.event("stacks", rank=0, phase=phase, period_ms=5, total=1, samples=[sample])
     found = {one.id: one for one in evaluate(build.open())}
     assert found["HO06"].severity != "info" and found["HO06"].site == "train.py:44 gather"
+
+
+def test_rollouts_that_ask_parts_of_the_policy_are_no_stall(tmp_path):
+    """What ``act`` calls is in no phase of its own; the line with most samples of host code is one
+    of the training itself.
+    """
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(600):
+        build.step(forward=3.0, backward=5.0, optimizer=1.0, other=0.5 + 60.0 * (step % 12 == 0))
+    inside = "torch/nn/modules/linear.py:134 forward"
+    training = [sampled((*UPDATE[:-1], f"train.py:{line} update"), 6) for line in range(50, 54)]
+    asking = sampled((*LOOP, "train.py:42 gather", "policy.py:7 act"), 20, inside)
+    backward = [sampled(UPDATE, 80, "torch/autograd/graph.py:979 _engine_run_backward")]
+    for phase, samples in {"backward": backward, "other": [asking, *training]}.items():
+        build.event("stacks", rank=0, phase=phase, period_ms=50, samples=samples)
+    stall = {one.id: one for one in evaluate(build.open())}["HO15"]
+    assert stall.severity == "info"

@@ -35,6 +35,10 @@ class Tensors(TypedDict, total=False):
     """
     grown_site: Line
     """The line that fills it."""
+    gc_off: bool
+    """The garbage collector is switched off."""
+    gc_off_at: Line
+    """The line that does it, where it is the only one."""
 
 
 class AllocatorEvent(TypedDict, total=False):

@@ -5,17 +5,14 @@ Whether they are on is looked at now and then from the agent's thread, because m
 part of the step only or for a part of the run.
 """
 
-import sys
-
 from gputop_agent.hooks import dynamo
-from gputop_agent.runtime import frames, interrupts
+from gputop_agent.runtime import source
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import burst, tracers
 
 _MIN_LOOKS = 10
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
 _WORDS = {"anomaly": "detect_anomaly(", "profiler": "profile(", "tracemalloc": "tracemalloc.start("}
-_MAX_LINES = 100_000  # of the user's files that are searched for the line that switches an aid on
 
 
 class DebugAids:
@@ -48,28 +45,8 @@ class DebugAids:
             session.debug["tracemalloc"] = tracers.is_tracing_memory()
             for key, word in _WORDS.items():
                 if session.debug[key] and key + "_at" not in session.debug:
-                    session.debug[key + "_at"] = _only_line_with(word)
+                    session.debug[key + "_at"] = source.only_line_with(word)
 
 
 def _rounded(share):
     return round(round(share / _NO_CHANGE) * _NO_CHANGE, 1)
-
-
-def _only_line_with(word):
-    """``"train.py:9"`` where one line alone of the user's loaded files has the word; else None."""
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    places, searched = [], 0
-    for file in filter(None, files):
-        if frames.origin(file) != frames.USER or not file.endswith(".py"):
-            continue
-        try:
-            with open(file, errors="replace") as lines:
-                for number, line in enumerate(lines, 1):
-                    searched += 1
-                    if word in line and word in line.partition("#")[0]:
-                        places.append("%s:%d" % (frames.short_name(file), number))
-        except OSError:
-            interrupts.pass_on()
-        if searched > _MAX_LINES:
-            return None
-    return places[0] if len(places) == 1 else None

@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from time import monotonic_ns
 
-from gputop_agent.runtime import heap, transport
+from gputop_agent.runtime import heap, source, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory, roots
 from gputop_agent.watchers import collections_kept, graph_chain, keepers
@@ -122,6 +122,9 @@ def count():
         kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
     if not kept:
         kept = current.collections.look(used)
+    collects = {}
+    if not gc.isenabled():
+        collects = {"gc_off": True, "gc_off_at": source.only_line_with("gc.disable(")}
     transport.send_event(
         "tensors",
         step=session.step,
@@ -132,4 +135,5 @@ def count():
         graph_kind=max(graphs, key=lambda kind: graphs[kind], default=""),
         **chain,
         **kept,
+        **collects,
     )

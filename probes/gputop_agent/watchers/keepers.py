@@ -6,6 +6,7 @@ of what a kept graph holds is in no container: then the variables of the script 
 import gc
 import inspect
 import linecache
+import logging
 import re
 import sys
 from collections import Counter, OrderedDict, deque
@@ -18,7 +19,7 @@ from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
 MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
-MAX_DEPTH, MAX_VISITED = 4, 400
+MAX_DEPTH, MAX_VISITED = 6, 400
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
 MAX_SHAPES = 2
@@ -27,7 +28,7 @@ _MAPS = dict, OrderedDict
 PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, partial
 _FAILED = FrameType, TracebackType  # of an exception that is kept
-_BETWEEN = (tuple, list, *_CLOSURES, *_FAILED, *_MAPS)
+_BETWEEN = (tuple, list, logging.LogRecord, *_CLOSURES, *_FAILED, *_MAPS)
 
 
 class GrowingContainer:
@@ -169,10 +170,11 @@ def _name_of(pile, ours):
     ]
     dicts = [holder for holder in holders if type(holder) is dict]
     for owner in (*holders, *(gc.get_referrers(*dicts) if dicts else ())):
-        values = getattr(owner, "__dict__", None) if is_the_users(owner) else None
+        is_handler = isinstance(owner, logging.Handler)
+        values = getattr(owner, "__dict__", None) if is_handler or is_the_users(owner) else None
         for name, value in list(values.items()) if type(values) is dict else ():
             if value is pile:
-                return name
+                return f"{type(owner).__name__}.{name}" if is_handler else name
     return ""
 
 

@@ -104,6 +104,8 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
             _LOSS_KEPT,
             text=f"a loss or output is kept with the graph that made it: {_LOSS_KEPT.text}",
         )
+    elif _waits_for_collector(_last_count(view, rank)):
+        fix = _COLLECT
     else:
         fix = (
             "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
@@ -124,6 +126,11 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+_COLLECT = (
+    "call gc.collect() now and then or leave the garbage collector on: without it objects that "
+    "refer to each other are never given back, nor are the tensors that they hold; or let one of "
+    "them refer to the other by a weakref"
+)
 _LOSS_KEPT = Option(
     "append loss.item() or loss.detach() instead of loss", mend=ByRule("loss-keeps-graph")
 )
@@ -253,6 +260,9 @@ def _kept_in(view: RunView, rank: int) -> str:
     """``; most of them are in history, filled at train.py:88``; empty where that is not known."""
     count, site = _last_count(view, rank), _filled_at(view, rank)
     at = f", filled at {site}" if site else ""
+    if _waits_for_collector(count):
+        off_at = f" at {count['gc_off_at']}" if count.get("gc_off_at") else ""
+        return f"; Python's garbage collector is switched off{off_at}"
     if count.get("kept_in"):
         return f"; most of those looked at are in {count['kept_in']}{at}"
     if count.get("grown_in"):
@@ -263,7 +273,16 @@ def _kept_in(view: RunView, rank: int) -> str:
 def _filled_at(view: RunView, rank: int) -> str | None:
     """The line that fills what keeps the memory."""
     count = _last_count(view, rank)
+    if _waits_for_collector(count):
+        return count.get("gc_off_at") or None
     return count.get("kept_site") or count.get("grown_site") or None
+
+
+def _waits_for_collector(count: Mapping[str, Any]) -> bool:
+    """Whether what grows may be objects that refer to each other, which nobody gives back: the
+    garbage collector is off, and no container was found.
+    """
+    return bool(count.get("gc_off")) and not (count.get("kept_in") or count.get("grown_in"))
 
 
 def _tensors_told(kept: Kept | None) -> str:
@@ -336,7 +355,9 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         + (f"; at this rate {full}" if full else "")
         + _kept_in(view, rank),
         fix=(
-            "look for a list or dict that gets longer each step; keep loss.item() or "
+            _COLLECT
+            if _waits_for_collector(_last_count(view, rank))
+            else "look for a list or dict that gets longer each step; keep loss.item() or "
             "loss.detach() instead of loss",
             Option(
                 "in the dataset keep NumPy arrays instead of lists of Python objects",
