@@ -40,8 +40,8 @@ class StackSample(SiteFacts, total=False):
 
 
 class Stacks(TypedDict, total=False):
-    """Which lines spend data, other, communication and evaluation time; every 2 s, later up to
-    every 30 s.
+    """Which lines spend the time of each phase, those of the model's own more rarely seen; every
+    2 s, later up to every 30 s.
     """
 
     phase: Line

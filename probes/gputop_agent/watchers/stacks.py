@@ -11,7 +11,7 @@ from gputop_agent.timing import tensor_work
 from gputop_agent.watchers import loops
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "comm", "eval", "other"))
-_SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
+_SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward", "optimizer"))
 _SELDOM_EVERY = 4
 _TOP = 12
 _FOLDED = 12

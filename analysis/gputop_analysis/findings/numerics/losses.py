@@ -27,6 +27,7 @@ from gputop_analysis.findings.numerics.origins import (
 )
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.raised import fatal
@@ -338,6 +339,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         f"{len(losses):,}{_together(view, step)}{moved}",
         fix=fix,
         rank=everybody(view),
+        site=called_from(view, "forward", view.ranks[0]),
         proof=Proof(
             statistic=f"(loss - median of up to {SPIKE_WINDOW} records before it) / robust "
             "standard deviation of these",

@@ -105,9 +105,16 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
             "without an error are possible",
         ),
         rank=rank,
+        site=_batches_at(view, rank),
         confidence=0.7,
         proof=_proof(same_steps, int(counts[worst]), enough, float(sigma), next_most),
     )
+
+
+def _batches_at(view: RunView, rank: int) -> str | None:
+    """Where the training takes its batches."""
+    loader = view.hello(rank).get("dataloader") or {}
+    return loader.get("loop") or loader.get("site")
 
 
 def _repeated(above: Array) -> float:

@@ -177,7 +177,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     if culprit is None or CAUSE_OF_PHASE[culprit.phase] != spec.id:
         return None
     cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
-    if culprit.phase in ("other", "data", "forward"):
+    if culprit.phase in ("other", "data", "forward", "optimizer"):
         site = top_site(view, culprit.phase, rank=culprit.rank)
     elif culprit.phase == "backward":
         site = reading_loops(view, culprit.phase, culprit.rank)
