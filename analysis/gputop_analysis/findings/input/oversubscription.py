@@ -9,7 +9,7 @@ from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.cores import BUSY_CORES, Usage, neighbours, usage
 from gputop_analysis.findings.dialect import loader_change, loader_place
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input.faster_batches import cheaper
+from gputop_analysis.findings.input.faster_batches import cheaper, made_by_dataset
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
@@ -79,6 +79,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     if alone and other_waits:
         title = f"rank {rank} spends {on_rank} of its time waiting for a core"
     most = f"rank {rank}, which waits most: " if other_waits else ""
+    demands = _demands(run, used, wait.value) if scarce else [_Demand(0.0, _apart(run))]
     return spec.make(
         severity=severity,
         title=title,
@@ -88,8 +89,9 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         f"{run.threads or 'unknown'}, {_workers(run.loader)}"
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
-        fix=_less_demand(run, used, wait.value) if scarce else (_apart(run),),
+        fix=[demand.less for demand in demands],
         rank=rank if alone else None,
+        site=demands[0].site,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
         proof=_queue_proof(rank, waits[rank], wall_ms),
@@ -129,7 +131,16 @@ def _who(view: RunView, used: Usage, host: str) -> str:
     return f"; cores in use: {', '.join(parts)}"
 
 
-def _less_demand(run: Facts, used: Usage | None, queued: float) -> list[Option]:
+class _Demand(NamedTuple):
+    """What takes cores, how many, and how to make it take less."""
+
+    cores: float
+    less: Option
+    site: str | None = None
+    """The line that takes them, where it is known."""
+
+
+def _demands(run: Facts, used: Usage | None, queued: float) -> list[_Demand]:
     """What takes the cores, the most first; what uses none is not asked to use less."""
     demands = [
         _demand_of_threads(run),
@@ -138,21 +149,12 @@ def _less_demand(run: Facts, used: Usage | None, queued: float) -> list[Option]:
     ]
     known = [demand for demand in demands if demand is not None]
     if not known:
-        return [
-            Option(
-                "something uses the cores for moments: see `top`; pin this run to cores of its "
-                "own with `taskset`"
-            )
-        ]
-    known.sort(key=lambda demand: demand.cores, reverse=True)
-    return [demand.less for demand in known]
-
-
-class _Demand(NamedTuple):
-    """What takes cores, how many, and how to make it take less."""
-
-    cores: float
-    less: Option
+        words = (
+            "something uses the cores for moments: see `top`; pin this run to cores of its own "
+            "with `taskset`"
+        )
+        return [_Demand(0.0, Option(words))]
+    return sorted(known, key=lambda demand: demand.cores, reverse=True)
 
 
 def _demand_of_threads(run: Facts) -> _Demand | None:
@@ -191,7 +193,7 @@ def _demand_of_workers(run: Facts, used: Usage | None, queued: float) -> _Demand
             f"{cheaper(run)} (the loader{loader_place(run)}): its workers use "
             f"{used.workers:.1f} of {cores} cores, and fewer of them would be too slow"
         )
-        return _Demand(used.workers, Option(words))
+        return _Demand(used.workers, Option(words), site=made_by_dataset(run))
     words = (
         f"lower num_workers from {workers} to {fewer} ({cores} cores for "
         f"{counted(run.ranks_here, 'rank')}): {loader_change(run, num_workers=fewer)}"

@@ -178,7 +178,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         return None
     cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
     if culprit.phase in ("other", "data", "forward", "optimizer"):
-        site = top_site(view, culprit.phase, rank=culprit.rank)
+        in_update = culprit.phase == "optimizer"  # whose work is on tensors
+        site = top_site(view, culprit.phase, rank=culprit.rank, all_work=in_update)
     elif culprit.phase == "backward":
         site = reading_loops(view, culprit.phase, culprit.rank)
     else:
