@@ -8,7 +8,7 @@ import pytest
 from agent_support import run_script
 
 from gputop_agent import wire
-from gputop_agent.timing import steps
+from gputop_agent.timing import own_cost, steps
 
 pytestmark = pytest.mark.e2e
 
@@ -248,3 +248,14 @@ def test_records_of_many_steps_are_not_probed():
     fold.n_steps = steps.MAX_PROBED_STEPS + 1
     fold.choose_probing()
     assert fold.probe() == 0 and fold.probes == 0
+
+
+@pytest.mark.parametrize("lost", [0, 100, 150])
+def test_a_core_that_is_lost_in_a_hook_is_no_cost_of_the_hook(lost):
+    """Beside workers that use all cores more than half of the steps lose theirs in a call of
+    ours.
+    """
+    sums = own_cost.CostSums()
+    sums.hooked_steps, sums.hooked_wall_ns = 256, 256 * 20_000_000
+    sums.hook_walls.extend([200_000 + 4_000_000 * (step < lost) for step in range(256)])
+    assert 200.0 <= sums.summary()["cost_us"] <= 400.0
