@@ -37,7 +37,7 @@ def origin(filename):
 
 def site(frame):
     """``"train.py:118"``: file relative to the working directory (or package), current line."""
-    file, line = frame.f_code.co_filename, frame.f_lineno or 0
+    file, line = frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno
     site_ = "%s:%d" % (short_name(file), line)
     if site_ not in _places:
         if len(_places) >= _MAX_KNOWN:
@@ -94,7 +94,10 @@ class Still(NamedTuple):
 
 def still(frame):
     """The frames from ``frame`` (innermost) outwards, as they stand now."""
-    return [Still(f.f_code, f.f_lineno or 0, f.f_lasti, f.f_globals) for f in stack(frame)]
+    return [
+        Still(f.f_code, f.f_lineno or f.f_code.co_firstlineno, f.f_lasti, f.f_globals)
+        for f in stack(frame)
+    ]
 
 
 def is_optimizer_step(frame):

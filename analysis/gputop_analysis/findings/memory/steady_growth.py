@@ -19,7 +19,7 @@ MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
 MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
 SOON_S = 3600.0
 """Memory that is full within this time is a matter of now."""
-STILL_GROWING = 0.35
+STILL_GROWING = 0.3
 """Part of the growth in the second half: caches and lazy buffers fill early, then stand."""
 ONE_RISE = 0.5
 """Part of the growth from one window to the next: more is a jump, as of a profile that was asked
