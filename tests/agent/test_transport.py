@@ -156,3 +156,17 @@ def test_a_recorder_that_is_there_only_at_the_end_gets_everything(tmp_path):
         assert collector.guests[0].of_type("hello") and collector.guests[0].of_type("goodbye")
     finally:
         collector.close()
+
+
+def test_a_process_that_has_said_goodbye_does_not_come_back(tmp_path):
+    """The agent's thread may be in the middle of a tick when the process ends."""
+    body = """
+steps(20)
+import atexit; atexit._run_exitfuncs()
+from gputop_agent.runtime import transport
+for _ in range(3):
+    transport.flush_if_stale(time.monotonic_ns() + 10**10)
+"""
+    guest = run_script([script(tmp_path, body)]).guest
+    assert [event["type"] for event in guest.events].count("hello") == 1
+    assert guest.events[-1]["type"] == "goodbye"

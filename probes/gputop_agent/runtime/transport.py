@@ -79,6 +79,7 @@ class _Link:
         self.queue = deque()  # (message, number of step records)
         self.queued_records = 0
         self.next_attempt_ns = 0
+        self.is_over = False  # the process ends, and has said so
 
 
 _link = _Link()
@@ -277,7 +278,7 @@ def flush_if_stale(now_ns):
     try:
         link = _link
         if link.socket is None:
-            if now_ns >= link.next_attempt_ns and connect():
+            if not link.is_over and now_ns >= link.next_attempt_ns and connect():
                 on_reconnect()
             return
         on_tick(now_ns)
@@ -389,7 +390,9 @@ def _next_frame(data):
 
 
 def close(wait_s=0.0):
-    """At the process's end: send all that waits, for ``wait_s`` seconds, and close the socket."""
+    """At the process's end: send all that waits, for ``wait_s`` seconds, and close the socket for
+    good.
+    """
     deadline = time.monotonic() + wait_s
     with session.lock:
         flush()
@@ -401,6 +404,7 @@ def close(wait_s=0.0):
             time.sleep(0.005)
             _drain()
         session.dropped += _link.queued_records
+        _link.is_over = True  # the agent's thread may be in the middle of a tick
         _disconnect()
 
 
