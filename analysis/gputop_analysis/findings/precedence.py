@@ -36,9 +36,10 @@ def explains(cause: Finding, effect: Finding) -> bool:
     """Whether ``cause`` says why ``effect`` is seen: its spec names it, and it reaches the rank of
     ``effect``.
 
-    What one rank does explains what is seen on that rank, but not what all ranks have, and what all
-    ranks do not why one of them is late; a crash explains everything. A hang that is over, which is
-    not critical, explains no end of a run, and an info nothing that is more than one.
+    What one rank does explains what is seen on that rank, but not what all ranks have, and a
+    setting that all ranks have not why one of them is late; a crash explains everything. A hang
+    that is over, which is not critical, explains no end of a run, and an info nothing that is more
+    than one.
     """
     spec = CATALOGUE[cause.id]
     if cause.severity == "info" and effect.severity != "info":
@@ -46,7 +47,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
     is_over = spec.cause == "hang" and cause.severity != "critical"
     if is_over and CATALOGUE[effect.id].cause == "crash":
         return False
-    of_all = cause.rank is None and not (effect.id in STRAGGLERS and effect.rank is not None)
+    is_setting = spec.family == "host" and effect.id in STRAGGLERS and effect.rank is not None
+    of_all = cause.rank is None and not is_setting
     everywhere = of_all or spec.cause in ("hang", "crash", "nan")
     explained = effect.id in spec.explains or cause.id in CATALOGUE[effect.id].explained_by
     return explained and (everywhere or cause.rank == effect.rank)
