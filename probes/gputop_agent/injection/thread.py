@@ -168,8 +168,7 @@ class ThreadLoop:
 
     def period_s(self):
         """Seconds between two looks, by the age of the run and who else wants the interpreter."""
-        age = monotonic() - self._started
-        period = next(period for until, period in RATES if age < until)
+        period = looks.period_at(RATES, monotonic() - self._started)
         return min(_IDLE_S, period * _SHARED_TIMES) if self.rivals.busy else period
 
     def _run_commands(self):

@@ -57,6 +57,18 @@ def restore():
         sys.setswitchinterval(usual_s)
 
 
+def period_at(rates, age_s):
+    """The period of the first of ``rates``, pairs of an age (s) and a period (s), not yet over."""
+    return next(period_s for until_s, period_s in rates if age_s < until_s)
+
+
+def rarer(age_s, first_s, last_s):
+    """Seconds to the next time of what comes often at first and rarely in the end: a sixtieth of
+    the age, within these bounds.
+    """
+    return min(last_s, max(first_s, age_s / 60))
+
+
 class Moments:
     """The moments of a thread's looks, one after the other."""
 

@@ -2,7 +2,7 @@
 
 from time import monotonic
 
-from gputop_agent.runtime import transport
+from gputop_agent.runtime import looks, transport
 
 try:
     import resource
@@ -22,7 +22,7 @@ class PagingWatch:
 
     def look_if_due(self, now_s):
         """Look every second at first, every 30 s in the end."""
-        due = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60))
+        due = looks.rarer(now_s - self._started, _MIN_INTERVAL_S, _MAX_INTERVAL_S)
         if now_s - self._looked < due:
             return
         elapsed_s, self._looked = now_s - self._looked, now_s

@@ -1,14 +1,19 @@
 """Lines of the user's loaded files."""
 
 import sys
+from functools import lru_cache
 
 from gputop_agent.runtime import frames, interrupts
 
 _MAX_LINES = 100_000  # that are searched
 
 
+@lru_cache(maxsize=16)
 def only_line_with(word):
-    """``"train.py:9"`` where one line alone of the user's loaded files has the word; else None."""
+    """``"train.py:9"`` where one line alone of the user's loaded files has the word; else None.
+
+    The files are read once for a word.
+    """
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     places, searched = [], 0
     for file in filter(None, files):

@@ -41,7 +41,7 @@ PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
-ASK_AGAIN = 6
+SOON_AT_MOST = 6  # looks that come soon since parameters have lost their gradients
 # of the largest learning rate: a million such steps are less than one of the largest
 VANISHED = 2.0**-24
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
@@ -63,7 +63,7 @@ class Checkup:
         self.warned_looked = False
         self.gist: Any = None  # what was found last, in short
         self.alike = 0  # looks in a row that found the same
-        self.asked_again = 0  # looks that came soon, as parameters had lost their gradients
+        self.looks_soon = 0  # see SOON_AT_MOST
         self.lr_peak = 0.0  # the largest learning rate that a look has seen
         self.zeros = gradients.Zeros()
         self.strays = gradients.Strays()
@@ -384,7 +384,7 @@ def _send(findings):
         *habits.gist(findings),
     )
     current.alike = current.alike + 1 if gist == current.gist else 1
-    if current.alike < SURE_LOOKS and (habits.is_suspected(findings) or _stands_now(findings)):
+    if current.alike < SURE_LOOKS and (habits.is_suspected(findings) or _may_look_soon(findings)):
         current.next_step = min(current.next_step, findings["step"] + habits.SOON_STEPS)
         current.not_before_ns = 0
     if gist != current.gist or findings["step"] <= FIRST_STEPS[-1] or current.alike == SURE_LOOKS:
@@ -392,14 +392,14 @@ def _send(findings):
         transport.send_event("checkup", alike=current.alike, **findings)
 
 
-def _stands_now(findings):
-    """Whether part of the model does not learn any more, as of an optimizer that has kept a model
-    which was replaced. Of experts now one and now another has no gradient: so often is asked.
+def _may_look_soon(findings):
+    """Whether part of the model does not learn any more, as where its optimizer has kept another
+    that was replaced; a few times only, as of experts now one and now another has no gradient.
     """
     if findings["step"] <= FIRST_STEPS[-1] or not findings.get("without_gradient"):
         return False
-    current.asked_again += 1
-    return current.asked_again <= ASK_AGAIN
+    current.looks_soon += 1
+    return current.looks_soon <= SOON_AT_MOST
 
 
 def _trainable():

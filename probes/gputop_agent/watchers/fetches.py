@@ -9,7 +9,15 @@ import sys
 from time import monotonic
 from typing import Any
 
-from gputop_agent.runtime import current, descriptors, frames, interrupts, living, transport
+from gputop_agent.runtime import (
+    current,
+    descriptors,
+    frames,
+    interrupts,
+    living,
+    looks,
+    transport,
+)
 from gputop_agent.runtime.session import DATA, session
 from gputop_agent.timing import batch
 
@@ -167,9 +175,8 @@ class FetchWatch:
     def flush_if_due(self):
         """Send what was counted, if it is time."""
         now_s = monotonic()
-        if now_s - self._flushed >= min(
-            _MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60)
-        ):
+        interval_s = looks.rarer(now_s - self._started, _MIN_INTERVAL_S, _MAX_INTERVAL_S)
+        if now_s - self._flushed >= interval_s:
             self.flush()
 
     def flush(self):

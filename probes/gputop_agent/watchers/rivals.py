@@ -11,7 +11,7 @@ import threading
 import time
 from time import monotonic
 
-from gputop_agent.runtime import descriptors, frames, interrupts, transport
+from gputop_agent.runtime import descriptors, frames, interrupts, looks, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import stacks
 
@@ -49,7 +49,7 @@ class RivalWatch:
 
     def look_if_due(self, now_s):
         """Look every second at first, every 30 s in the end."""
-        if now_s - self._looked >= min(_MAX_INTERVAL_S, (now_s - self._started) / 60):
+        if now_s - self._looked >= looks.rarer(now_s - self._started, 0.0, _MAX_INTERVAL_S):
             self.look(now_s)
 
     def look(self, now_s):

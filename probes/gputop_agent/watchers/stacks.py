@@ -5,7 +5,7 @@ import sys
 from time import monotonic
 
 from gputop_agent import wire
-from gputop_agent.runtime import current, frames, transport
+from gputop_agent.runtime import current, frames, looks, transport
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import tensor_work
 from gputop_agent.watchers import loops
@@ -63,8 +63,8 @@ class StackSampler:
     def _step_ended(self):
         """Count the looks of the open step; those of a hang, which never ends, name no cost."""
         self._open_step = session.step
-        looks, self._open = self._open, {}
-        for phase, places in looks.items():
+        counted, self._open = self._open, {}
+        for phase, places in counted.items():
             for location, inside in places.items():
                 for name, count in inside.items():
                     add(self._counts.setdefault(phase, {}), location, name, count)
@@ -72,7 +72,7 @@ class StackSampler:
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first, later less often."""
         now_s = monotonic()
-        interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60))
+        interval = looks.rarer(now_s - self._started, _MIN_INTERVAL_S, _MAX_INTERVAL_S)
         if now_s - self._flushed >= interval and self._counts:
             self.flush()
 

@@ -76,8 +76,7 @@ class WorkerWatch:
             self._moments.plan(period_s)
 
     def _period_s(self):
-        age_s = monotonic() - self._started
-        return next(period for until, period in RATES if age_s < until)
+        return looks.period_at(RATES, monotonic() - self._started)
 
     def look(self, times=1):
         """Count the line of the moment, where a batch is being made."""
@@ -95,15 +94,14 @@ class WorkerWatch:
             return
         size = _own_bytes()
         took_s = monotonic() - began_s
-        period_s = min(_MOST_MEMORY_S, max(_MEMORY_S, (began_s - self._started) / 60))
+        period_s = looks.rarer(began_s - self._started, _MEMORY_S, _MOST_MEMORY_S)
         self._memory_due = began_s + max(period_s, took_s / _MEMORY_COST)
         if size is not None:
             self._memory.append((transport.unix_ns(int(began_s * 1e9)), size))
 
     def _flush_if_due(self):
         now_s = monotonic()
-        age_s = now_s - self._started
-        interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, age_s / 60))
+        interval_s = looks.rarer(now_s - self._started, _MIN_INTERVAL_S, _MAX_INTERVAL_S)
         if now_s - self._flushed >= interval_s and self._looks:
             self.flush()
 

@@ -68,7 +68,7 @@ def made_by_dataset(run: Facts) -> str | None:
     """The line in which most of the time for batches goes, ``data.py:40 __getitem__``; None where
     no line is sure, or it is the loop's own.
     """
-    place = _making(run)
+    place = making(run)
     if place is None or place.site is None or runs_training(run.view, run.rank, place.site):
         return None
     return place.site
@@ -76,15 +76,21 @@ def made_by_dataset(run: Facts) -> str | None:
 
 def in_workers(run: Facts) -> str:
     """What the loader's workers do, as the next part of an evidence; empty where not seen."""
-    place = _making(run) if run.loader.get("num_workers") else None
+    place = making(run) if run.loader.get("num_workers") else None
     return f"; in its workers {place.words}" if place is not None else ""
 
 
-def _making(run: Facts) -> Site | None:
-    """Where the loader's workers, or the training itself where it has none, make their batches."""
-    if run.loader.get("num_workers"):
-        return place_in_workers(run.view, run.rank)
-    return top_site(run.view, "data", rank=run.rank)
+def making(run: Facts) -> Site | None:
+    """Where the loader's workers, or the training itself where it has none, make their batches;
+    looked for once a view.
+    """
+    view, key = run.view, f"making of batches on {run.rank}"
+    if key not in view.known:
+        if run.loader.get("num_workers"):
+            view.known[key] = place_in_workers(view, run.rank)
+        else:
+            view.known[key] = top_site(view, "data", rank=run.rank)
+    return view.known[key]
 
 
 def where_to_mend(run: Facts) -> str | None:

@@ -21,6 +21,7 @@ from gputop_analysis.findings.input.data_wait import (
 from gputop_analysis.findings.input.faster_batches import (
     faster_batches,
     in_workers,
+    making,
     where_to_mend,
     whole_batches,
     workers_needed,
@@ -36,7 +37,7 @@ from gputop_analysis.findings.shares import (
     run_queue,
     without_queueing,
 )
-from gputop_analysis.findings.sites import named, top_site, trainers_call
+from gputop_analysis.findings.sites import named, trainers_call
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -93,12 +94,12 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     if count is not None:
         loader = f"; the loader{loader_place(run)} has num_workers={count}"
         seen = looks(view).get(wait.rank)
-        is_ready = count > 0 and seen is not None and seen.ready_in_advance
-        if is_ready and seen is not None:
+        ready = seen if seen is not None and seen.ready_in_advance else None
+        if ready is not None:
             loader += (
-                f"; a batch lay ready in {seen.looks - seen.empty} of {seen.looks} looks at it"
+                f"; a batch lay ready in {ready.looks - ready.empty} of {ready.looks} looks at it"
             )
-        if handed_over_ms < (TAKEN_OVER_MS if is_ready else QUEUE_READ_MS):
+        if handed_over_ms < (QUEUE_READ_MS if ready is None else TAKEN_OVER_MS):
             severity = "info"
     return spec.make(
         severity=severity,
@@ -173,7 +174,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         return None
     wanted = workers_needed(view, wait)
     won = won_by_workers(view, wait, 0, wanted)
-    making = top_site(view, "data", rank=wait.rank)
+    made_at = making(run)
     too_short = making_ms < QUEUE_READ_MS
     mended_at = loader_site(run) if too_short else where_to_mend(run)
     return spec.make(
@@ -183,10 +184,10 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"the loader{loader_place(run)} has num_workers=0, so the training makes each "
         f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
-        + (f"; {making.words}" if making is not None and making.site else ""),
+        + (f"; {made_at.words}" if made_at is not None and made_at.site else ""),
         fix=whole_batches(run) if too_short else faster_batches(run, wait),
         rank=everybody(view),
-        site=mended_at or named(making) or trainers_call(view, wait.rank),
+        site=mended_at or named(made_at) or trainers_call(view, wait.rank),
         recoverable_ms_per_step=wait.mean_ms,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof(

@@ -345,6 +345,13 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     else:
         full = ""
     soon = left_s < SOON_S
+    if _waits_for_collector(_last_count(view, rank)):
+        keeps_less = _COLLECT
+    else:
+        keeps_less = (
+            "look for a list or dict that gets longer each step; keep loss.item() or "
+            "loss.detach() instead of loss"
+        )
     return spec.make(
         severity="high" if soon else "medium",
         title=f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a "
@@ -355,10 +362,7 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         + (f"; at this rate {full}" if full else "")
         + _kept_in(view, rank),
         fix=(
-            _COLLECT
-            if _waits_for_collector(_last_count(view, rank))
-            else "look for a list or dict that gets longer each step; keep loss.item() or "
-            "loss.detach() instead of loss",
+            keeps_less,
             Option(
                 "in the dataset keep NumPy arrays instead of lists of Python objects",
                 needs=(LOADER,),
