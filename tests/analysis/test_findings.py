@@ -459,6 +459,34 @@ def test_sizes_that_nothing_counts_are_uneven_where_cpu_time_is(tmp_path, by_cpu
     assert ("CR05" in found(build)) is by_cpu_time
 
 
+@pytest.mark.parametrize("by_cpu_time", [True, False])
+def test_little_unevenness_counts_where_cpu_time_follows_it(tmp_path, by_cpu_time):
+    """A layer that is passed through two or three times, as each rank draws for itself."""
+    build, random = Builder(tmp_path / "r"), np.random.default_rng(0)
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+    for _ in range(200):
+        own = np.where(random.random(2) < 0.5, 36.0, 46.0)
+        for rank in range(2):
+            cpu_ns = int(1e6 * (own[rank] if by_cpu_time else 36.0))
+            build.step(rank, forward=own[rank], wait_ms=own.max() - own[rank], cpu_ns=cpu_ns)
+        waiting_for_cores(build, 2)
+    line = {
+        "site": "train.py:12",
+        "function": "main",
+        "inside": "torch/nn/modules/module.py:1 _call",
+    }
+    line.update(path=["train.py:12 main"], code="out = net(x)", count=40)
+    back = dict(line, site="train.py:13", path=["train.py:13 main"], code="loss.backward()")
+    back.update(inside="torch/autograd/graph.py:1 _engine_run_backward")
+    for phase, sample in (("forward", line), ("backward", back)):
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=40, samples=[sample])
+    uneven = found(build).get("CR05")
+    assert (uneven is not None) is by_cpu_time
+    assert uneven is None or "uneven work" in uneven.title
+    assert uneven is None or uneven.site == "train.py:12 main"
+
+
 def test_nan_loss_with_step_rank_and_lr(tmp_path):
     build = healthy(tmp_path, ranks=2, steps=50)
     for rank in (0, 1):

@@ -371,6 +371,27 @@ def test_parameters_without_gradient(tmp_path, missing, severity):
     assert without is None or "pooler.weight" in without.title
 
 
+@pytest.mark.parametrize(
+    ("lines", "site", "advice"),
+    [
+        ({}, "train.py:9", "branch that is not taken"),
+        ({"without_gradient_at": "net.py:4"}, "net.py:4", "branch that is not taken"),
+        ({"without_gradient_at": "net.py:4", "new_leaf_at": "net.py:7"}, "net.py:7", "new leaf"),
+        (
+            {"reentrant_at": "net.py:5", "new_leaf_at": "net.py:7"},
+            "net.py:5",
+            "use_reentrant=False",
+        ),
+    ],
+)
+def test_where_a_part_is_used_that_gets_no_gradient(tmp_path, lines, site, advice):
+    build = trained(tmp_path, steps=150)
+    fields = {"without_gradient": 400, "without_gradient_names": ["a"], "trainable": 1000}
+    looks(build, backward_at="train.py:9", **fields, **lines)
+    without = found(build)["NU08"]
+    assert without.site == site and advice in without.fix
+
+
 def test_one_look_without_gradient_is_not_enough(tmp_path):
     build = trained(tmp_path, steps=150)
     looks(build, count=2, without_gradient=400, without_gradient_names=["a"], trainable=1000)
@@ -436,6 +457,45 @@ def test_replicas_that_drift_apart(tmp_path):
     replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), ranks=3)
     differ = found(build)["NU09"]
     assert (differ.rank, differ.severity) == (1, "high") and "since update 50" in differ.title
+
+
+@pytest.mark.parametrize(
+    ("loads", "equal_at_first", "site"),
+    [
+        ({0: [(0, "train.py:5")]}, False, "train.py:5"),
+        ({0: [(0, "train.py:5")]}, True, None),  # that DDP gave to all
+        ({0: [(40, "ema.py:7"), (40, "ema.py:9")], 1: [(40, "ema.py:7")]}, True, "ema.py:9"),
+        ({0: [(40, "ema.py:7")], 1: [(40, "ema.py:7")]}, True, None),
+    ],
+)
+def test_replicas_that_load_weights_on_some_ranks(tmp_path, loads, equal_at_first, site):
+    build = trained(tmp_path, steps=150, ranks=2)
+    first = 50 if equal_at_first else 0
+    replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= first))
+    for rank, events in loads.items():
+        for step, line in events:
+            build.event("weights_loaded", rank=rank, pid=rank + 1, step=step, into="Net", site=line)
+    differ = found(build)["NU09"]
+    assert differ.site == site
+    assert ("only rank 0 loads weights" in differ.evidence) is (site is not None)
+
+
+def test_replicas_that_clip_their_gradients_on_one_rank(tmp_path):
+    build = trained(tmp_path, steps=150, ranks=2)
+    build.hello(1, world_size=2, clip={"max_norm": 0.3, "site": "train.py:30"})
+    replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50))
+    differ = found(build)["NU09"]
+    assert differ.site == "train.py:30" and "only rank 1 clips gradients" in differ.fix
+
+
+@pytest.mark.parametrize(("loaded_step", "is_told"), [(299, True), (300, True), (280, False)])
+def test_a_jump_after_weights_were_loaded(tmp_path, loaded_step, is_told):
+    build = trained(tmp_path, bad={step: {"loss": 20.0} for step in range(300, 304)})
+    event = {"step": loaded_step, "into": "Net", "site": "train.py:88"}
+    build.event("weights_loaded", rank=0, pid=1, **event)
+    jump = found(build)["NU02"]
+    assert (jump.site == "train.py:88") is is_told
+    assert ("weights were loaded at train.py:88" in jump.evidence) is is_told
 
 
 @pytest.mark.parametrize(

@@ -602,8 +602,10 @@ def test_parameters_outside_of_ddp_part(tmp_path, fields, changes, is_told):
     assert told is None or ("outside of DDP" in told.title and "Linear.weight" in told.title)
 
 
-def in_forward(path, code, deeper=("loop net.py:7 forward",), inside=""):
-    """A run whose forward has 30 samples at ``code`` and ten that run a module."""
+def in_forward(path, code, deeper=("loop net.py:7 forward",), inside="", again=0):
+    """A run whose forward has 30 samples at ``code`` and ten that run a module, and whose backward
+    has ``again`` samples at ``code``.
+    """
     build = Builder(path)
     build.hello(0)
     build.steps(150, forward=6.0, backward=4.0)
@@ -614,7 +616,9 @@ def in_forward(path, code, deeper=("loop net.py:7 forward",), inside=""):
     line["path"] = [*begin[:2], *deeper, "net.py:8 forward"]
     update = dict(module, site="train.py:12", path=[begin[0], "train.py:12 <module>"])
     update.update(inside="torch/autograd/graph.py:1 _engine_run_backward", code="loss.backward()")
-    for phase, samples in (("forward", [module, line]), ("backward", [update])):
+    recomputed = dict(line, count=again, path=[*update["path"], *deeper, "net.py:8 forward"])
+    in_backward = [update, recomputed] if again else [update]
+    for phase, samples in (("forward", [module, line]), ("backward", in_backward)):
         build.event("stacks", rank=0, phase=phase, period_ms=50, total=40, samples=samples)
     return found(build)
 
@@ -623,6 +627,14 @@ def test_a_loop_in_the_model_that_takes_values_out(tmp_path):
     loop = in_forward(tmp_path / "r", "words.append(row.argmax().item())")["HO17"]
     assert loop.site == "net.py:8 forward" and loop.severity == "high"
     assert 3.0 < (loop.recoverable_ms_per_step or 0) < 4.5, "at most 30 of 40 samples in 6 ms"
+
+
+def test_a_loop_that_a_checkpoint_runs_again_counts_in_both_phases(tmp_path):
+    once = in_forward(tmp_path / "once", "float(level)")["HO17"]
+    twice = in_forward(tmp_path / "twice", "float(level)", again=10)["HO17"]
+    assert "of the forward:" in once.title and "of forward and backward:" in twice.title
+    gain = (twice.recoverable_ms_per_step or 0) - (once.recoverable_ms_per_step or 0)
+    assert gain == pytest.approx(4.0 * 10 / 20, rel=0.01)
 
 
 def test_the_line_of_the_loop_is_named_and_not_what_it_calls(tmp_path):

@@ -78,6 +78,11 @@ class Site:
         return surely(round(self.share * self.samples), self.samples)
 
     @property
+    def most_share(self) -> float:
+        """The upper end of the share's interval."""
+        return 1 - surely(round((1 - self.share) * self.samples), self.samples)
+
+    @property
     def words(self) -> str:
         """``most often at train.py:118 get_batch (80 % of 40 stack samples)``."""
         inside = f", inside {self.detail}" if self.detail else ""

@@ -19,6 +19,7 @@ from gputop_agent.contracts.course import (
     NamedPhase,
     OwnCostEvent,
     Startup,
+    WeightsLoaded,
 )
 from gputop_agent.contracts.hello import Ddp, Hello, HelloUpdate
 from gputop_agent.contracts.hello import LoaderInUse as LoaderInUse
@@ -73,6 +74,7 @@ EVENTS: dict[str, Any] = {
     "tensors": Tensors,
     "allocator": AllocatorEvent,
     "checkpoint": Checkpoint,
+    "weights_loaded": WeightsLoaded,
     "gc": GarbagePause,
     "exception": Raised,
     "nonfinite": NonFinite,

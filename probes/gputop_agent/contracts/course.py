@@ -46,6 +46,16 @@ class Checkpoint(TypedDict, total=False):
     site: Line
 
 
+class WeightsLoaded(TypedDict, total=False):
+    """``load_state_dict`` of a module has returned; the first 32 of a process."""
+
+    step: Annotated[Step, NEEDED]
+    into: Annotated[Line, NEEDED]
+    """Class of the module."""
+    site: Line
+    """The user's line; null where a trainer loads."""
+
+
 class DdpProgress(TypedDict, total=False):
     """At steps 16, 32, 64, ..."""
 

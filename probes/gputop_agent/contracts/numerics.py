@@ -24,6 +24,14 @@ class CheckupEvent(TypedDict, total=False):
     without_gradient: Whole
     """Values."""
     without_gradient_names: list[Line]
+    without_gradient_at: Line
+    """The line of the user's class that uses the part of the model they are in."""
+    new_leaf_at: Line
+    reentrant_at: Line
+    """Where some have none: the only line of the user's files with ``tensor(`` and
+    ``requires_grad=True``, and the only one with ``use_reentrant=True`` where torch has warned that
+    no input of such a checkpoint needs a gradient.
+    """
     lr_max: Real
     """Over the groups."""
     resting: Whole
@@ -36,12 +44,16 @@ class CheckupEvent(TypedDict, total=False):
     zero_gradient_names: list[Line]
     zero_gradient_looks: Whole
     """Values of parameters whose whole gradient was zero at so many looks in a row."""
+    zero_gradient_at: Line
+    """As ``without_gradient_at``."""
     stray: Whole
     stray_names: list[Line]
     stray_looks: Whole
     """Values that have gradients, are in no optimizer that has stepped, and did not change for so
     many looks.
     """
+    stray_at: Line
+    """As ``without_gradient_at``."""
     stray_waiting: Whole
     """Those of them that an optimizer has which has not stepped."""
     cleared_backwards: Whole

@@ -9,10 +9,10 @@ _MAX_LINES = 100_000  # that are searched
 
 
 @lru_cache(maxsize=16)
-def only_line_with(word):
-    """``"train.py:9"`` where one line alone of the user's loaded files has the word; else None.
+def only_line_with(*words):
+    """``"train.py:9"`` where one line alone of the user's loaded files has the words; else None.
 
-    The files are read once for a word.
+    The files are read once for the same words.
     """
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     places, searched = [], 0
@@ -23,10 +23,15 @@ def only_line_with(word):
             with open(file, errors="replace") as lines:
                 for number, line in enumerate(lines, 1):
                     searched += 1
-                    if word in line and word in line.partition("#")[0]:
+                    if words[0] in line and _has_all(line, words):
                         places.append("%s:%d" % (frames.short_name(file), number))
         except OSError:
             interrupts.pass_on()
         if searched > _MAX_LINES:
             return None
     return places[0] if len(places) == 1 else None
+
+
+def _has_all(line, words):
+    code = line.partition("#")[0]
+    return all(word in code for word in words)

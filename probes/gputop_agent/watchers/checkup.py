@@ -13,7 +13,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent.runtime import frames, guard, interrupts, late, transport
+from gputop_agent.runtime import frames, guard, interrupts, late, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
@@ -34,6 +34,7 @@ from gputop_agent.watchers import (
     tracers,
     training_mode,
     uncleared,
+    used_at,
 )
 
 FIRST_STEPS = (20, 40, 60, 100)
@@ -44,6 +45,7 @@ SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their ow
 SOON_AT_MOST = 6  # looks that come soon since parameters have lost their gradients
 # of the largest learning rate: a million such steps are less than one of the largest
 VANISHED = 2.0**-24
+_REENTRANT_WARNING = "None of the inputs have requires_grad=True. Gradients will be None"
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 
@@ -270,6 +272,10 @@ def _note_missing(parameters, without):
     current.findings["without_gradient"] = sum(parameter.numel() for parameter in without)
     if without:
         current.findings["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
+        current.findings["without_gradient_at"] = used_at.line_of_use(without)
+        current.findings["new_leaf_at"] = source.only_line_with("tensor(", "requires_grad=True")
+        if _has_warned(_REENTRANT_WARNING):
+            current.findings["reentrant_at"] = source.only_line_with("use_reentrant=True")
     else:
         current.findings["without_gradient_names"] = []
 
@@ -339,7 +345,7 @@ def _finish():
     current.discarded.begin(None)
     if not current.warned_looked:
         current.warned_looked = True
-        current.findings["scheduler_first"] = _scheduler_came_first()
+        current.findings["scheduler_first"] = _has_warned(_SCHEDULER_WARNING)
     current.unsent = current.findings, current.values
     current.optimizer = current.weights = None
     if uncleared.is_open():
@@ -426,13 +432,12 @@ def _number(lr):
         return -1.0
 
 
-def _scheduler_came_first():
-    """Whether torch has warned of it; Python keeps warnings in the module that caused them."""
+def _has_warned(begin):
+    """Whether torch has warned so; Python keeps warnings in the module that caused them."""
     for module in list(sys.modules.values()):
         registry = getattr(module, "__dict__", {}).get("__warningregistry__")
         if registry and any(
-            type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING)
-            for key in list(registry)
+            type(key) is tuple and str(key[0]).startswith(begin) for key in list(registry)
         ):
             return True
     return False

@@ -11,6 +11,7 @@ from gputop_agent.runtime import late
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
+from gputop_agent.watchers import used_at
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
@@ -91,6 +92,7 @@ class Zeros:
         return {
             "zero_gradient": _values_in(dead),
             "zero_gradient_names": names(dead[:MAX_NAMES]),
+            "zero_gradient_at": used_at.line_of_use(dead),
             "zero_gradient_looks": min(self.suspected[id(parameter)] for parameter in dead) - 1,
         }
 
@@ -171,6 +173,7 @@ class Strays:
         if strays:
             fields["stray"] = _values_in(parameter for _, parameter in strays)
             fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
+            fields["stray_at"] = used_at.line_of_use([parameter for _, parameter in strays])
             fields["stray_looks"] = self.looks
             fields["stray_waiting"] = _values_in(
                 parameter for _, parameter in strays if id(parameter) in waiting

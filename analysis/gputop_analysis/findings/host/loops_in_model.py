@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gputop_analysis.findings.input.loader_looks import surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STEP_TIME, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
@@ -15,13 +14,16 @@ from gputop_analysis.findings.shares import (
     some_ranks,
     steady_share,
 )
-from gputop_analysis.findings.sites import Site, reading_loops
+from gputop_analysis.findings.sites import reading_loops
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 IN_LOOPS, LARGE = 0.1, 0.25
 """Share of the step in such loops, and the one from which it is high."""
+SURELY = 0.05
+"""Share of the step that surely lies in them: samples of a phase are few."""
+PHASES = ("forward", "backward")
 
 
 @finding(
@@ -30,8 +32,9 @@ IN_LOOPS, LARGE = 0.1, 0.25
     family="host",
     cause="host",
     trigger=f"loops in Python that take values out of tensors (.item(), .tolist(), float()) take "
-    f"more than {percent(IN_LOOPS)} of the step inside forward or backward (lower end of the 95 % "
-    f"interval, by stack samples); high above {percent(LARGE)}",
+    f"more than {percent(IN_LOOPS)} of the step inside forward and backward, surely more than "
+    f"{percent(SURELY)} (lower end of the 95 % interval, by stack samples); high where that is "
+    f"above {percent(LARGE)}",
     fix="operators on whole tensors instead of a loop over their elements",
     explains=("CE07",),
     no_use="where each value decides what is done next in Python",
@@ -48,39 +51,59 @@ IN_LOOPS, LARGE = 0.1, 0.25
 )
 def loops_in_model(view: RunView, spec: Spec) -> Finding | None:
     """A model's own code, or an autograd.Function, that goes through elements one by one."""
-    for phase in ("forward", "backward"):
-        loops = [seen for rank in some_ranks(view) if (seen := _loops(view, rank, phase))]
-        if loops:
-            worst = max(loops, key=lambda seen: seen.least.mean_ms)
-            return _told(view, spec, worst, len(loops) == 1)
-    return None
+    loops = [seen for rank in some_ranks(view) if (seen := _loops(view, rank))]
+    if not loops:
+        return None
+    worst = max(loops, key=lambda seen: seen.least.mean_ms)
+    return _told(view, spec, worst, len(loops) == 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """Such loops of one rank inside one phase."""
+    """Such loops of one rank inside forward and backward."""
 
-    phase: str
+    phases: str
+    """``the forward``, or both where a checkpointed forward is computed again in the backward."""
     whole: Share
-    """The phase."""
+    """The phases."""
+    likely: Share
     least: Share
     """What surely is in the loops."""
-    site: Site
+    most: Share
+    site: str
+    samples: int
 
 
-def _loops(view: RunView, rank: int, phase: str) -> _Loops | None:
+def _loops(view: RunView, rank: int) -> _Loops | None:
     """None where they take too little, or were not seen often enough."""
-    whole = steady_share(view, rank, phase)
     if on_device(view, rank):
-        site = None
-    else:
-        site = reading_loops(view, phase, rank)
-    if whole is None or site is None:
         return None
-    least = _part(whole, surely(round(site.share * site.samples), site.samples))
-    if least.surely_above(IN_LOOPS):
-        return _Loops(phase, whole, least, site)
+    seen = {phase: site for phase in PHASES if (site := reading_loops(view, phase, rank))}
+    wholes = {phase: whole for phase in seen if (whole := steady_share(view, rank, phase))}
+    if not wholes:
+        return None
+    sites = [seen[phase] for phase in wholes]
+    likely = [_part(wholes[phase], seen[phase].share) for phase in wholes]
+    least = [_part(wholes[phase], seen[phase].least_share) for phase in wholes]
+    most = [_part(wholes[phase], seen[phase].most_share) for phase in wholes]
+    mostly = max(range(len(sites)), key=lambda index: likely[index].mean_ms)
+    loops = _Loops(
+        phases=" and ".join(wholes) if len(wholes) > 1 else f"the {next(iter(wholes))}",
+        whole=_together(list(wholes.values())),
+        likely=_together(likely),
+        least=_together(least),
+        most=_together(most),
+        site=sites[mostly].site or "",
+        samples=sum(site.samples for site in sites),
+    )
+    if loops.likely.surely_above(IN_LOOPS) and loops.least.surely_above(SURELY):
+        return loops
     return None
+
+
+def _together(shares: list[Share]) -> Share:
+    """Several phases of the same steps as one."""
+    return replace(shares[0], values_ms=sum(share.values_ms for share in shares))
 
 
 def _part(share: Share, part: float) -> Share:
@@ -88,29 +111,30 @@ def _part(share: Share, part: float) -> Share:
 
 
 def _told(view: RunView, spec: Spec, seen: _Loops, only: bool) -> Finding:
-    phase, share, least, site = seen.phase, seen.whole, seen.least, seen.site
+    share, likely, least = seen.whole, seen.likely, seen.least
+    part = f"{100 * likely.mean_ms / share.mean_ms:.0f} %"
     return spec.make(
         severity="high" if least.surely_above(LARGE) else "medium",
-        title=f"a Python loop over elements takes {100 * site.share:.0f} % of the {phase}: "
-        f"{site.site}",
-        evidence=f"{100 * site.share:.0f} % of {site.samples} stack samples of the {phase} "
+        title=f"a Python loop over elements takes {part} of {seen.phases}: {seen.site}",
+        evidence=f"{part} of {seen.samples} stack samples of {seen.phases} "
         f"({share.mean_ms:.1f} ms of {share.wall_ms:.1f} ms a step) lie in a loop of Python's that "
-        f"takes values out of tensors, most often at {site.site}",
-        fix=f"write what {site.site} does by operators on whole tensors (argmax, where, gather, "
+        f"takes values out of tensors, most often at {seen.site}",
+        fix=f"write what {seen.site} does by operators on whole tensors (argmax, where, gather, "
         "index_select) instead of .item() or .tolist() of each row; or read all values out once, "
         "before the loop",
         rank=share.rank if only else everybody(view),
-        site=site.site,
+        site=seen.site,
         confidence=0.7,
-        recoverable_ms_per_step=least.mean_ms,
-        interval_ms_per_step=(least.mean_ms, site.share * share.mean_ms),
+        recoverable_ms_per_step=likely.mean_ms,
+        interval_ms_per_step=(least.mean_ms, seen.most.mean_ms),
         proof=least.proof(
-            f"time in such loops, of the {phase},",
-            IN_LOOPS,
-            f"steps.{phase}_ns",
-            "recoverable = the phase x lower end of the interval of the part of its samples in "
-            f"such loops = {least.mean_ms:.3f} ms per step",
-            Input("samples", site.samples, "", f"stacks events of {phase}"),
-            Input("of them in such loops", 100 * site.share, "%", f"stacks events of {phase}"),
+            f"time in such loops, of {seen.phases},",
+            SURELY,
+            "steps.forward_ns, steps.backward_ns",
+            "each phase x lower end of the interval of the part of its samples in such loops = "
+            f"{least.mean_ms:.3f} ms per step; recoverable = each phase x that part = "
+            f"{likely.mean_ms:.3f} ms per step, which is above {percent(IN_LOOPS)} of a step",
+            Input("samples", seen.samples, "", f"stacks events of {seen.phases}"),
+            Input("of them in such loops", likely.mean_ms / share.mean_ms, "", "the same"),
         ),
     )

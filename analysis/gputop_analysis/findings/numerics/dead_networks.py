@@ -140,7 +140,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
             "learning rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of "
             "zero in the loss; freeze them if that is meant",
             rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=last.get("backward_at"),
+            site=last.get("zero_gradient_at") or last.get("backward_at"),
             confidence=0.85,
             proof=Proof(
                 statistic="values whose whole tensor had a gradient of zero / values in the "

@@ -269,6 +269,8 @@ def _last_good(rows: Array, step: int) -> list[str]:
     return [f"last finite loss {finite[-1]:.4g}"] if len(finite) else []
 
 
+SOON_STEPS = 2
+"""Steps after weights were loaded in which a jump of the loss may be their doing."""
 RARE, BRIEF = 2, 8
 """Jumps that a short run may have, and records of one that was over soon."""
 
@@ -286,7 +288,7 @@ RARE, BRIEF = 2, 8
         "the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: "
         "where it is on"
     ),
-    reads="steps.loss against the median of the last 100, spike_origin events",
+    reads="steps.loss against the median of the last 100, spike_origin and weights_loaded events",
     silent="fewer than 30 losses before it",
     traps=(
         "a new epoch or a curriculum that is harder; a loss of both signs, "
@@ -321,12 +323,14 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     harmless = rewards or moves or wider or small
     at = steps_named(int(firsts[worst]), step)
     lr = _learning_rate(view.per_rank[view.ranks[0]].rows, step)
-    moved = spike_origin(view, step)
+    moved, loaded = spike_origin(view, step), _loaded_before(view, step)
     if level > 0:
         title = f"loss jumps to {loss:.4g} at {at}, {factor(loss / level)} times its level"
     else:
         title = f"loss jumps to {loss:.4g} at {at} from {level:.4g}"
-    if wider:
+    if loaded:
+        fix = f"look at the weights that {loaded} loads: are they all, and of this model?"
+    elif wider:
         fix = "nothing to mend: from there on the loss scatters as far again and again"
     else:
         fix = _after_a_jump(period, rewards, moves, bool(moved))
@@ -336,10 +340,11 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"loss {loss:.4g} at {at}{lr}; the {records_before} records before it "
         f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
         f"above; {counted(len(spikes), 'such step')} in "
-        f"{len(losses):,}{_together(view, step)}{moved}",
+        f"{len(losses):,}{_together(view, step)}{moved}"
+        + (f"; weights were loaded at {loaded} just before" if loaded else ""),
         fix=fix,
         rank=everybody(view),
-        site=called_from(view, "forward", view.ranks[0]),
+        site=loaded or called_from(view, "forward", view.ranks[0]),
         proof=Proof(
             statistic=f"(loss - median of up to {SPIKE_WINDOW} records before it) / robust "
             "standard deviation of these",
@@ -371,6 +376,15 @@ def _spikes(losses: Array, is_live: bool) -> tuple[Array, Array, Array]:
     # a window that moves on would judge its first steps anew
     recent = spikes >= SPIKE_WINDOW
     return spikes[recent], levels[recent], sigmas[recent]
+
+
+def _loaded_before(view: RunView, step: int) -> str | None:
+    """Where weights were loaded into a model just before a jump of the loss; None: nowhere."""
+    for events in told(view, "weights_loaded").values():
+        for event in events:
+            if event.get("site") and 0 < event["step"] <= step <= event["step"] + SOON_STEPS:
+                return str(event["site"])
+    return None
 
 
 def _learning_rate(rows: Array, step: int) -> str:

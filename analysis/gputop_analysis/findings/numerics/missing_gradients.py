@@ -88,18 +88,17 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
     config = (view.hello(rank).get("model") or {}).get("config") or {}
     optimizer = view.hello(rank).get("optimizer") or {}
     severity: Severity = "info"
-    fix = (
-        "use them in the loss, or call requires_grad_(False) and leave them out of the "
-        "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
-    )
     if share == 1:
         severity = "high"
+    elif share > MUCH_WITHOUT and not config.get("experts"):
+        severity = "medium"  # experts that no token was sent to have none either
+    fix, site = _way_out(look)
+    if share == 1:
+        site = optimizer.get("site")
         fix = (
             "give the optimizer the parameters of the model that the loss comes from: it has "
             "others, such as a copy's"
         )
-    elif share > MUCH_WITHOUT and not config.get("experts"):
-        severity = "medium"  # experts that no token was sent to have none either
     return spec.make(
         severity=severity,
         title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
@@ -108,7 +107,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
         f"{', '.join(names)}",
         fix=fix,
         rank=rank if len(view.ranks) > 1 else everybody(view),
-        site=optimizer.get("site") if share == 1 else look.get("backward_at"),
+        site=site,
         proof=Proof(
             statistic="values without a gradient / values in the optimizer that want one",
             value=100 * share,
@@ -126,6 +125,31 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
                 Input("looks in a row", look["alike"], "", "the same"),
             ),
         ),
+    )
+
+
+def _way_out(look: Event) -> tuple[str, str | None]:
+    """What to do about a part without a gradient, and where."""
+    reentrant, leaf = look.get("reentrant_at"), look.get("new_leaf_at")
+    used = look.get("without_gradient_at")
+    if reentrant:
+        return (
+            f"checkpoint with use_reentrant=False ({reentrant}): with True, as torch has warned, a "
+            "part whose inputs need no gradient gets none for its weights either",
+            reentrant,
+        )
+    breaks = "a detach(), a torch.no_grad() or a branch that is not taken"
+    if leaf:
+        beyond = f"what {used} uses, for " if used else ""
+        return (
+            f"look at {leaf} first, which makes a new leaf of values: if the loss goes through it, "
+            f"what it was made from gets no gradient; else at {beyond}{breaks}",
+            leaf,
+        )
+    return (
+        "use them in the loss, or call requires_grad_(False) and leave them out of the "
+        f"optimizer; look for {breaks}",
+        used or look.get("backward_at"),
     )
 
 
@@ -248,7 +272,7 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
             fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=last.get("backward_at"),
+            site=last.get("stray_at") or last.get("backward_at"),
             confidence=0.85,
             proof=Proof(
                 statistic=f"values with a gradient and {place} / values with a gradient",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import NamedTuple
+
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
 from gputop_analysis.findings.registry import Spec, finding
@@ -26,7 +29,8 @@ Looks = dict[int, list[Event]]
     fix="find what changes parameters on one rank only; broadcast them from rank 0",
     explains=("NU10",),
     no_use="where ranks hold different parameters on purpose",
-    reads="a checksum of the parameters on each rank at the same step",
+    reads="a checksum of the parameters on each rank at the same step; where each rank clips and "
+    "loads weights",
     silent="fewer than two ranks; sharded or tensor-parallel models; DDP under Join, whose ranks "
     "make unequally many updates and are made equal at its end",
     traps="shards that differ on purpose",
@@ -117,6 +121,7 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
     passed_by, rates = _is_never_called(view), _unequal_rates(view)
+    single = _done_by_some(view, from_begin=unequal[0] == common[0])
     if rates:
         fix = (
             "give all ranks the same learning rate: an update that differs parts the replicas, "
@@ -126,6 +131,11 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         fix = (
             "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
             "or the model itself; only its own forward makes the backward sum the gradients"
+        )
+    elif single:
+        fix = (
+            f"let all ranks do that: {single.text}; or broadcast the parameters after it: "
+            "torch.distributed.broadcast(p.data, src=0)"
         )
     else:
         fix = (
@@ -141,10 +151,11 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         f"parameters; unequal in {len(unequal)} of {len(common)} looks, first at update "
         f"{unequal[0]}"
         + ("; DDP has counted no iteration" if passed_by else "")
-        + (f"; their learning rates differ: {_rates_said(rates)}" if rates else ""),
+        + (f"; their learning rates differ: {_rates_said(rates)}" if rates else "")
+        + (f"; {single.text}" if single else ""),
         fix=fix,
         rank=None if passed_by else alone,
-        site=_place(view, bool(rates), passed_by),
+        site=_place(view, bool(rates), passed_by) or (single.site if single else None),
         confidence=0.95,
         proof=Proof(
             statistic="looks at which the ranks' checksums differ",
@@ -171,6 +182,49 @@ def _place(view: RunView, by_rates: bool, passed_by: bool) -> str | None:
     if by_rates:
         return optimizer_site(view, view.ranks[0])
     return called_from(view, "forward", view.ranks[0]) if passed_by else None
+
+
+class _Single(NamedTuple):
+    """Something that changes weights or gradients, and that not all ranks do."""
+
+    ranks: tuple[int, ...]
+    site: str
+    what: str
+
+    @property
+    def text(self) -> str:
+        """``only rank 0 clips gradients, at train.py:90``."""
+        if len(self.ranks) == 1:
+            return f"only rank {self.ranks[0]} {self.what.replace(' ', 's ', 1)}, at {self.site}"
+        return f"only ranks {', '.join(map(str, self.ranks[:8]))} {self.what}, at {self.site}"
+
+
+def _done_by_some(view: RunView, *, from_begin: bool) -> _Single | None:
+    """Gradients that only some ranks clip, or weights that only some load.
+
+    What is loaded before the first step counts where the replicas were never equal: rank 0 may well
+    load alone what DDP then gives to all.
+    """
+    clips = {rank: (view.hello(rank).get("clip") or {}).get("site") for rank in view.ranks}
+    single = _of_some({rank: Counter([site] if site else []) for rank, site in clips.items()})
+    if single:
+        return _Single(*single, what="clip gradients")
+    loads: dict[int, Counter[str]] = {rank: Counter() for rank in view.ranks}
+    for rank, events in told(view, "weights_loaded").items():
+        later = (event for event in events if from_begin or event["step"] > 0)
+        loads[rank].update(str(event["site"]) for event in later if event.get("site"))
+    single = _of_some(loads)
+    return _Single(*single, what="load weights") if single else None
+
+
+def _of_some(sites: dict[int, Counter[str]]) -> tuple[tuple[int, ...], str] | None:
+    """The ranks that were at a line more often than others, and the line."""
+    for site in sorted(set().union(*sites.values())):
+        most = max(counts[site] for counts in sites.values())
+        ranks = tuple(rank for rank, counts in sites.items() if counts[site] == most)
+        if len(ranks) < len(sites):
+            return ranks, site
+    return None
 
 
 def _unequal_rates(view: RunView) -> dict[int, float]:

@@ -20,11 +20,13 @@ from gputop_analysis.culprit import (
     Culprit,
     find_culprit,
 )
+from gputop_analysis.findings.dialect import loader_site
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
-from gputop_analysis.findings.sites import Site, named, reading_loops, top_site
+from gputop_analysis.findings.sites import Site, called_from, named, reading_loops, top_site
 from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.rank_excess import reference
@@ -177,13 +179,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     if culprit is None or CAUSE_OF_PHASE[culprit.phase] != spec.id:
         return None
     cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
-    if culprit.phase in ("other", "data", "forward", "optimizer"):
-        in_update = culprit.phase == "optimizer"  # whose work is on tensors
-        site = top_site(view, culprit.phase, rank=culprit.rank, all_work=in_update)
-    elif culprit.phase == "backward":
-        site = reading_loops(view, culprit.phase, culprit.rank)
-    else:
-        site = None
+    site = _where(view, culprit)
     own_wait, theirs = culprit.wait_ms
     if cost.low > MUCH * culprit.wall_ms:
         severity = "high"
@@ -208,12 +204,32 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         ),
         rank=culprit.rank,
         host=view.host_of(culprit.rank) or None,
-        site=site.site if site else None,
+        site=(site.site if site else None) or _line_of_phase(view, culprit),
         confidence=min(0.99, float(1 - culprit.culprit.p)),
         recoverable_ms_per_step=culprit.recoverable_ms.value,
         interval_ms_per_step=(culprit.recoverable_ms.low, culprit.recoverable_ms.high),
         proof=_proof(culprit, site),
     )
+
+
+def _where(view: RunView, straggler: Straggler) -> Site | None:
+    """Where the samples of its slow phase lie."""
+    phase, rank = straggler.phase, straggler.rank
+    if phase == "backward":
+        return reading_loops(view, phase, rank)
+    if phase == "h2d":
+        return None
+    in_update = phase == "optimizer"  # whose work is on tensors
+    return top_site(view, phase, rank=rank, all_work=in_update)
+
+
+def _line_of_phase(view: RunView, straggler: Straggler) -> str | None:
+    """The line of the loop that the slow phase begins at."""
+    if straggler.phase in ("forward", "backward"):
+        return called_from(view, straggler.phase, straggler.rank)
+    if straggler.phase == "data":
+        return loader_site(Facts(view, straggler.rank))
+    return None
 
 
 def _proof(straggler: Straggler, site: Site | None) -> Proof:
