@@ -60,14 +60,17 @@ def test_what_was_on_at_the_first_step_may_be_off():
     assert session.debug["tracemalloc"] is False
 
 
-def test_the_only_line_that_has_a_word(tmp_path, monkeypatch):
+def test_the_only_place_that_has_a_word(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(source, "_MAX_LINES", 10**9)  # other tests have loaded much
-    once, never, twice = (f"{word}(" for word in ("zyx", "yxw", "xwv"))
-    (tmp_path / "aided.py").write_text(f"x = '{once}'  # {never}\n" + f"y = '{twice}'\n" * 2)
+    once, never, branches, far = (f"{word}(" for word in ("zyx", "yxw", "xwv", "wvu"))
+    lines = [f"x = '{once}'  # {never}", *[f"y = '{branches}'"] * 2, f"z = '{far}'"]
+    (tmp_path / "aided.py").write_text("\n".join([*lines, "\n" * 20, f"z = '{far}'"]))
     importlib.import_module("aided")
-    found = [source.only_line_with(word) for word in (once, never, twice)]
-    assert found == ["aided.py:1", None, None]
+    found = [source.place_with(word) for word in (once, never, branches, far)]
+    assert found == ["aided.py:1", None, "aided.py:2", None]
+    assert source.place_with("x =", once) == "aided.py:1"
+    assert source.place_with("x =", branches) is None
 
 
 def test_a_tracer_of_the_training_thread_is_named():

@@ -45,7 +45,7 @@ class DebugAids:
             session.debug["tracemalloc"] = tracers.is_tracing_memory()
             for key, word in _WORDS.items():
                 if session.debug[key] and key + "_at" not in session.debug:
-                    session.debug[key + "_at"] = source.only_line_with(word)
+                    session.debug[key + "_at"] = source.place_with(word)
 
 
 def _rounded(share):

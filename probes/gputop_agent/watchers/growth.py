@@ -124,7 +124,7 @@ def count():
         kept = current.collections.look(used)
     collects = {}
     if not gc.isenabled():
-        collects = {"gc_off": True, "gc_off_at": source.only_line_with("gc.disable(")}
+        collects = {"gc_off": True, "gc_off_at": source.place_with("gc.disable(")}
     transport.send_event(
         "tensors",
         step=session.step,

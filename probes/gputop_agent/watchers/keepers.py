@@ -14,7 +14,7 @@ from functools import partial
 from time import monotonic_ns
 from types import CellType, FrameType, FunctionType, TracebackType
 
-from gputop_agent.runtime import frames
+from gputop_agent.runtime import frames, source
 from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
@@ -203,16 +203,20 @@ def _variables(frame):
 
 
 def filled_at(name):
-    """The only line in the user's files on the stack that puts something into it; else empty."""
+    """The only place in the user's files on the stack that puts something into it, or that makes
+    the handler whose buffer it is; else empty.
+    """
+    handler, _, is_buffer = name.partition(".")
+    if is_buffer:
+        return source.place_with(handler + "(") or ""
     fills = re.compile(
         r".*\b%s\b(\[[^\]]*\])?(\.(append|appendleft|extend|add|insert)\(| *\+= *[\[(]|\[.*\] = )"
         % re.escape(name)
     )
-    files = {frame.f_code.co_filename for frame in _users_frames()}
-    places = [
-        "%s:%d" % (frames.short_name(file), number)
-        for file in sorted(files)
+    lines = [
+        (file, number)
+        for file in {frame.f_code.co_filename for frame in _users_frames()}
         for number, line in enumerate(linecache.getlines(file), 1)
         if fills.match(line) and not line.lstrip().startswith("#")
     ]
-    return places[0] if len(places) == 1 else ""
+    return source.place_of(lines) or ""
