@@ -499,6 +499,17 @@ def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
         assert storm.recoverable_ms_per_step == pytest.approx(0.85 * 0.6 * 12.1, rel=0.1)
 
 
+def test_page_faults_of_other_threads_may_not_make_a_step_longer(tmp_path):
+    build = waiting(tmp_path, data=0.1)
+    of_rank(build, seconds=2, minor_faults_total=(50_000, 1_000_000), run_wait_ns_total=-1)
+    fields = {"faults": 1_000_000, "system_ms": 600.0, "thread_system_ms": 200.0}
+    for second in range(1, 4):
+        build.event("paging", T0 + second * 10**9, rank=0, period_ms=1000, **fields)
+    storm: Any = found(build)["HO12"]
+    assert storm.recoverable_ms_per_step == pytest.approx(0.85 * 0.2 * 12.1, rel=0.1)
+    assert storm.interval_ms_per_step[1] == pytest.approx(0.6 * 12.1, rel=0.1)
+
+
 @pytest.mark.parametrize(
     "env", [{"MALLOC_TRIM_THRESHOLD_": "-1"}, {"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}]
 )

@@ -95,3 +95,41 @@ def test_rollouts_that_ask_parts_of_the_policy_are_no_stall(tmp_path):
         build.event("stacks", rank=0, phase=phase, period_ms=50, samples=samples)
     stall = {one.id: one for one in evaluate(build.open())}["HO15"]
     assert stall.severity == "info"
+
+
+SOLVES = ("loop train.py:40 <module>", "train.py:44 <module>", "loop ode.py:10 solve")
+
+
+def solving(path, other):
+    """A loop whose forward is a solver's, which calls the model again and again."""
+    build = Builder(path)
+    build.hello()
+    for _ in range(200):
+        build.step(forward=8.0, backward=9.0, optimizer=1.0, other=16.0)
+    inside = "torch/nn/modules/linear.py:134 forward"
+    ways = ("ode.py:12 solve", "ode.py:20 advance", "train.py:9 forward")
+    updated = sampled(
+        (*SOLVES[:1], "train.py:46 <module>"),
+        40,
+        "torch/autograd/graph.py:979 _engine_run_backward",
+    )
+    for phase, samples in {
+        "forward": [sampled((*SOLVES, *ways), 40, inside)],
+        "backward": [updated],
+        "other": other,
+    }.items():
+        total = sum(sample["count"] for sample in samples)
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=total, samples=samples)
+    return {one.id: one for one in evaluate(build.open())}
+
+
+def test_what_a_solver_does_around_the_model_is_no_host_code(tmp_path):
+    steps = [(*SOLVES, "ode.py:12 solve", f"ode.py:{line} advance") for line in range(20, 32)]
+    found = solving(tmp_path / "r", [sampled(part, 8, code="t = t0 + a * dt") for part in steps])
+    assert all(one.severity == "info" for one in found.values())
+
+
+def test_host_code_inside_a_solver_that_one_line_holds_is(tmp_path):
+    heavy = sampled((*SOLVES, "ode.py:12 solve", "ode.py:31 advance"), 90, code="log.append(dt)")
+    host = solving(tmp_path / "r", [heavy])["HO06"]
+    assert host.severity == "high" and host.site == "ode.py:31 advance"

@@ -23,6 +23,7 @@ from gputop_analysis.findings.stack_samples import (
     line_of,
     lines_by_function,
     marked,
+    module_samples,
     paths_within,
     prefixes,
     samples_of,
@@ -414,6 +415,21 @@ def runs_training(view: RunView, rank: int | None, line: str) -> bool:
     """Whether a line stands in a function from which forwards, backwards or updates are called."""
     paths = paths_within(view, rank, COMPUTE)
     return functions((line,)) in {functions(path[-1:]) for path in paths if not ends_at_loop(path)}
+
+
+def runs_models_in_turn(view: RunView, rank: int, line: str) -> bool:
+    """Whether what lies below a line between the phases is mostly in a loop that runs models, again
+    and again within a step: it is a solver's or a sampler's work with the model.
+    """
+    around_backward = {path for call in _backward_calls(view, rank) for path in prefixes(call)}
+    loops: set[Path] = set()
+    for sample in module_samples(view, (*TRAINING, *ASKED), rank):
+        if line in sample.path[:-1]:
+            loops.update(filter(ends_at_loop, prefixes(sample.path)))
+    loops -= around_backward
+    below = [sample for sample in samples_of(view, ("other",), rank) if line in sample.path]
+    in_loops = [sample for sample in below if not loops.isdisjoint(prefixes(sample.path))]
+    return total(in_loops) > MOSTLY * total(below)
 
 
 def _functions_of_training(view: RunView, rank: int | None) -> set[Path]:

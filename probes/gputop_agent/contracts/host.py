@@ -137,6 +137,9 @@ class Paging(TypedDict, total=False):
     period_ms: Amount
     faults: Whole
     system_ms: Amount
+    """In the kernel, of all threads."""
+    thread_system_ms: Amount
+    """Of the training thread, to 10 ms."""
 
 
 class Placement(TypedDict, total=False):

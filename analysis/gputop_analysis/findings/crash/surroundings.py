@@ -111,6 +111,10 @@ _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
     (re.compile("EADDRINUSE|address already in use", re.IGNORECASE), _port_taken),
     (re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[\w.]+)'"), _module_missing),
     (re.compile(r"^FileNotFoundError: \[Errno 2\] .*?: '(?P<path>[^']+)'"), _file_missing),
+    (
+        re.compile(r"^FileNotFoundError: (?!\[)(?:.*?['\"\s])?(?P<path>[\w.~-]*/[\w./~+-]*\w)"),
+        _file_missing,
+    ),
     (re.compile("Torch not compiled with CUDA enabled"), _build_without_cuda),
     (re.compile("Found no NVIDIA driver on your system|No CUDA GPUs are available"), _no_gpu),
     (

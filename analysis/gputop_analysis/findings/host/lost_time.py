@@ -25,7 +25,14 @@ from gputop_analysis.findings.shares import (
     typical,
     worst,
 )
-from gputop_analysis.findings.sites import Site, heaviest_line, line_with, named, top_site
+from gputop_analysis.findings.sites import (
+    Site,
+    heaviest_line,
+    line_with,
+    named,
+    runs_models_in_turn,
+    top_site,
+)
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import MISSING, counted, percent
@@ -140,7 +147,8 @@ UNATTRIBUTED = 0.1
     silent=(
         "fewer than 20 steady steps; most samples inside torch, which is work; a pause that "
         "came once or twice; only an info where no line was seen five times, or takes as "
-        "much by itself, or it is the world of a rollout as a whole, or holds most while "
+        "much by itself, or it is the world of a rollout as a whole, or the line of a solver or "
+        "sampler that runs the model in a loop of its own, or holds most while "
         f"what was seen as forward takes less than {percent(SEEN_FORWARD)} of the backward"
     ),
     traps="a loss function outside the model: it is other time, and useful",
@@ -166,7 +174,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if not without_torch.surely_above(UNATTRIBUTED) or _builds_loader(view, other.rank, site):
         return None
     severity = _severity(without_torch, site, view.per_rank[other.rank])
-    if severity != "info" and site is not None and is_the_world(view, other.rank, site):
+    if severity != "info" and site is not None and _is_the_models(view, other.rank, site):
         severity = "info"
     if severity == "info":
         line = heaviest_line(view, "other", other.rank)
@@ -174,6 +182,13 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             of_line = replace(other, values_ms=other.values_ms * line.share)
             return _host_code(view, spec, of_line, line, "medium")
     return _host_code(view, spec, without_torch, site, severity)
+
+
+def _is_the_models(view: RunView, rank: int, site: Site) -> bool:
+    """Whether the place is the world that a policy acts in, or what runs the model in turn."""
+    if is_the_world(view, rank, site):
+        return True
+    return site.site is not None and runs_models_in_turn(view, rank, site.site)
 
 
 def _without_torch(other: Share, site: Site | None) -> Share:
