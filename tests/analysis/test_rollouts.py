@@ -133,3 +133,27 @@ def test_host_code_inside_a_solver_that_one_line_holds_is(tmp_path):
     heavy = sampled((*SOLVES, "ode.py:12 solve", "ode.py:31 advance"), 90, code="log.append(dt)")
     host = solving(tmp_path / "r", [heavy])["HO06"]
     assert host.severity == "high" and host.site == "ode.py:31 advance"
+
+
+@pytest.mark.parametrize("asks_model", [True, False])
+def test_a_policy_that_is_asked_with_gradients_on_is_no_stall(tmp_path, asks_model):
+    """An episode before every 20 updates, whose forwards are not in ``no_grad``: its time is the
+    forward's. A line inside the model that stalls as often is told.
+    """
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(600):
+        build.step(forward=1.0 + 40.0 * (step % 20 == 0), backward=2.0, optimizer=1.0, other=0.5)
+    inside = "torch/nn/modules/linear.py:134 forward"
+    loop = ("train.py:90 <module>", "train.py:80 run")
+    act = (*loop, "loop train.py:20 run", "train.py:21 run", "train.py:5 forward")
+    stall = (*loop, "train.py:60 update", "train.py:4 forward")
+    updates = sampled((*loop, "train.py:60 update", "train.py:5 forward"), 12, inside)
+    slow = sampled(act, 60, inside) if asks_model else sampled(stall, 60, "", "time.sleep(0.04)")
+    back = sampled((*loop, "train.py:61 update"), 40, "torch/autograd/graph.py:9 _engine_run")
+    for phase, samples in {"forward": [slow, updates], "backward": [back]}.items():
+        total = sum(sample["count"] for sample in samples)
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=total, samples=samples)
+    stalls = {one.id: one for one in evaluate(build.open())}["HO15"]
+    assert (stalls.severity == "info") is asks_model
+    assert stalls.site == ("train.py:5 forward" if asks_model else "train.py:4 forward")

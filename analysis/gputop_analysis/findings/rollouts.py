@@ -50,6 +50,12 @@ def are_rollouts(view: RunView, rank: int, site: Site) -> bool:
     return total(asking) > ROLLOUTS * total(others)
 
 
+def calls_modules(view: RunView, rank: int, site: Site) -> bool:
+    """Whether modules run at a place or below it, as below the line that asks a policy."""
+    samples = module_samples(view, ("forward", *ASKED), rank)
+    return any(site.site in sample.path for sample in samples)
+
+
 def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:
     """Functions in which the model is asked and not trained; none where that is an evaluation of
     its own, which has its own time. Parts of a model that are called by themselves, as a policy's

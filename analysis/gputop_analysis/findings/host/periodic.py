@@ -10,9 +10,9 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.rollouts import are_rollouts, is_the_world
+from gputop_analysis.findings.rollouts import are_rollouts, calls_modules, is_the_world
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
-from gputop_analysis.findings.sites import named, top_site
+from gputop_analysis.findings.sites import Site, named, top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import MAD_TO_SIGMA, weighted_quantile
@@ -96,7 +96,7 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
         and (is_the_world(view, worst.rank, site) or are_rollouts(view, worst.rank, site))
     )
     return spec.make(
-        severity=_severity(worst, is_vague=asks or not named(site)),
+        severity=_severity(view, worst, site, is_vague=asks or not named(site)),
         title=f"every {_ordinal(worst.period)} step takes "
         f"{worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
         evidence=f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms "
@@ -113,11 +113,15 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _severity(worst: SlowRhythm, is_vague: bool) -> Severity:
+def _severity(view: RunView, worst: SlowRhythm, site: Site | None, *, is_vague: bool) -> Severity:
     """Without a line, or with the model's answers in it, it may be the training's own work, such as
-    the rollouts between updates: what a line of those takes, HO06 says.
+    the rollouts between updates: what a line of those takes, HO06 says. Time in forwards is theirs
+    where the line is one that calls the model.
     """
     if worst.phase == "other" and is_vague:
+        return "info"
+    calls_model = site is not None and calls_modules(view, worst.rank, site)
+    if worst.phase == "forward" and worst.asks_model and calls_model:
         return "info"
     return "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium"
 
