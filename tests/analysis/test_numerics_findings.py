@@ -392,6 +392,17 @@ def test_where_a_part_is_used_that_gets_no_gradient(tmp_path, lines, site, advic
     assert without.site == site and advice in without.fix
 
 
+@pytest.mark.parametrize(("count", "is_told"), [(3, True), (2, False), (0, False)])
+def test_a_seed_that_each_step_sets(tmp_path, count, is_told):
+    build = trained(tmp_path, steps=150)
+    for at in range(4):
+        seen = {"reseeded_looks": max(0, count - 3 + at), "reseeded_at": "train.py:12"}
+        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=1, lr_max=1e-3, **seen)
+    again = found(build).get("RE05")
+    assert (again is not None) is is_told
+    assert again is None or (again.site == "train.py:12" and again.severity == "medium")
+
+
 def test_one_look_without_gradient_is_not_enough(tmp_path):
     build = trained(tmp_path, steps=150)
     looks(build, count=2, without_gradient=400, without_gradient_names=["a"], trainable=1000)

@@ -79,6 +79,7 @@ CASES = (
         severity=("info",),
         baseline=True,
     ),
+    Case("RE05", "one seed that each step sets", ONE, {"FAULT": "reseeded"}, site="numerics.py:"),
     Case(
         "RE03",
         "one seed for all ranks",
@@ -97,6 +98,7 @@ CLEAN = (
         ONE,
         {"FAULT": "clean_schedule", "STEPS": 800},
     ),
+    Clean("a seed of its own for each step", ONE, {"FAULT": "clean_reseeded"}),
     Clean("bf16 weights that learn", ONE, {"FAULT": "clean_bf16"}, suite=False),
     Clean("two ranks with their own dropout", RANKS),
 )

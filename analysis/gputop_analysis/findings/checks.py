@@ -74,6 +74,7 @@ from gputop_analysis.findings.ranks import (
 from gputop_analysis.findings.reproducibility import (
     drift,
     nondeterminism,
+    reseeding,
 )
 from gputop_analysis.findings.thermal import (
     broken_devices,

@@ -72,6 +72,12 @@ class CheckupEvent(TypedDict, total=False):
     """The last look that saw it in training mode."""
     eval_mode_looks: Whole
     """So many looks in a row."""
+    reseeded_looks: Whole
+    """Looks in a row at which a step that draws random numbers began in the same state as at the
+    look before.
+    """
+    reseeded_at: Line
+    """The only ``manual_seed()`` in the loop, or the function, that runs then."""
     backward_at: Line
     update_at: Line
     """Lines of the step's first backward, and of its update."""

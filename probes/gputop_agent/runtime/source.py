@@ -1,5 +1,7 @@
 """Lines of the user's loaded files."""
 
+import ast
+import linecache
 import sys
 from functools import lru_cache
 
@@ -41,9 +43,63 @@ def place_of(lines):
     (file, first), (last_file, last) = min(lines), max(lines)
     if file != last_file or last - first > _TOGETHER:
         return None
-    return "%s:%d" % (frames.short_name(file), first)
+    return place(file, first)
+
+
+def place(file, line):
+    """``"train.py:9"``."""
+    return "%s:%d" % (frames.short_name(file), line)
 
 
 def _has_all(line, words):
     code = line.partition("#")[0]
     return all(word in code for word in words)
+
+
+def calls_in_loop(name, frame):
+    """Lines of the calls ``x.name(...)`` in the innermost loop around a frame's line; None where
+    there is no loop around it.
+    """
+    around = [
+        node
+        for node in _nodes(frame)
+        if isinstance(node, (ast.For, ast.While)) and _has_line(node, frame.f_lineno)
+    ]
+    innermost = max(around, key=lambda node: node.lineno, default=None)
+    return None if innermost is None else _calls(innermost, name)
+
+
+def call_that_runs(name, calling):
+    """``"train.py:9"`` of the only call ``x.name(...)`` in a loop around the line of one of these
+    frames, innermost first, or in its function where no loop is around it; else None.
+    """
+    for frame in calling:
+        lines = calls_in_loop(name, frame)
+        if lines is None:
+            first = frame.f_code.co_firstlineno
+            functions = [node for node in _nodes(frame) if _begins_at(node, first)]
+            lines = [line for node in functions for line in _calls(node, name)]
+        if lines:
+            return place_of([(frame.f_code.co_filename, line) for line in lines])
+    return None
+
+
+def _nodes(frame):
+    return ast.walk(ast.parse("".join(linecache.getlines(frame.f_code.co_filename))))
+
+
+def _has_line(node, line):
+    return node.lineno <= line <= node.end_lineno
+
+
+def _begins_at(node, line):
+    is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    return is_function and line in (node.lineno, *(part.lineno for part in node.decorator_list))
+
+
+def _calls(node, name):
+    return [
+        part.lineno
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and part.attr == name
+    ]

@@ -6,12 +6,10 @@ weights in between or asks for the gradient of an input, gradients that are put 
 are others at the update than the last backward left.
 """
 
-import ast
-import linecache
 import sys
 from typing import Any
 
-from gputop_agent.runtime import frames, late
+from gputop_agent.runtime import frames, late, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
@@ -112,19 +110,8 @@ def _clearing_line():
     calling = [frame for frame in frames.stack(sys._getframe(1)) if frames.is_user(frame)]
     if not calling:
         return None
-    file, line = calling[0].f_code.co_filename, calling[0].f_lineno
-    loops = [
-        node
-        for node in ast.walk(ast.parse("".join(linecache.getlines(file))))
-        if isinstance(node, (ast.For, ast.While)) and node.lineno <= line <= node.end_lineno
-    ]
-    innermost = max(loops, key=lambda loop: loop.lineno, default=None)
-    calls = [
-        node.lineno
-        for node in (ast.walk(innermost) if innermost else ())
-        if isinstance(node, ast.Attribute) and node.attr == "zero_grad"
-    ]
-    return "%s:%d" % (frames.short_name(file), calls[0]) if len(calls) == 1 else None
+    lines = source.calls_in_loop("zero_grad", calling[0]) or ()
+    return source.place(calling[0].f_code.co_filename, lines[0]) if len(lines) == 1 else None
 
 
 def _is_alone(optimizer):

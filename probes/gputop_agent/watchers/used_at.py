@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from gputop_agent.runtime import frames, interrupts
+from gputop_agent.runtime import frames, interrupts, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
@@ -64,8 +64,8 @@ def _line_in_class(kind, name):
     for method in (forward, *(method for method in methods if method not in (forward, makes))):
         line = _line_with(re.compile(r"\bself\.%s\b" % re.escape(name)), method)
         if line:
-            return _place(method, line)
-    return _place(forward, forward.__code__.co_firstlineno)
+            return source.place(method.__code__.co_filename, line)
+    return source.place(forward.__code__.co_filename, forward.__code__.co_firstlineno)
 
 
 def _line_with(pattern, function):
@@ -79,7 +79,3 @@ def _line_with(pattern, function):
         if pattern.search(line.partition("#")[0]):
             return number
     return 0
-
-
-def _place(function, line):
-    return "%s:%d" % (frames.short_name(function.__code__.co_filename), line)

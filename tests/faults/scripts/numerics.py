@@ -35,7 +35,10 @@ class Net(nn.Module):
 
     def forward(self, x):
         time.sleep(PAUSE_S)
-        return self.head(self.body(x))
+        hidden = self.body(x)
+        if FAULT in ("reseeded", "clean_reseeded"):
+            hidden = nn.functional.dropout(hidden, 0.1, self.training)
+        return self.head(hidden)
 
 
 def batches():
@@ -73,6 +76,8 @@ def main():
         inputs, targets = (part.to(next(model.parameters()).dtype) for part in next(source))
         if FAULT == "diverge":  # data that drifts away faster than the model can follow
             targets = targets + torch.randn_like(targets) * max(0.0, step - STEPS / 4) / STEPS
+        if FAULT in ("reseeded", "clean_reseeded"):
+            torch.manual_seed(7 if FAULT == "reseeded" else step)
         loss = nn.functional.mse_loss(model(inputs), targets)
         if FAULT != "no_zero_grad":
             optimizer.zero_grad()
