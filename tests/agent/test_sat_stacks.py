@@ -100,22 +100,28 @@ def test_looks_of_a_step_that_never_ends_are_not_counted(waiting, sent):
     assert [event["total"] for event in sent] == [10]
 
 
-def test_what_the_model_takes_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
+@pytest.mark.parametrize(("age_s", "looks", "period_ms"), [(0.0, 20, 100), (61.0, 10, 200)])
+def test_what_the_model_takes_is_looked_at_less_often_and_scaled(
+    waiting, sent, monkeypatch, age_s, looks, period_ms
+):
     waiting(get_batch)
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
     sampler = stacks.StackSampler()
+    now[0] = age_s
+    sampler.flush()
     state.session.phase = state.FORWARD
     for _ in range(40):
         sampler.sample()
     state.session.phase = state.OPTIMIZER
     for _ in range(40):
         sampler.sample()
-    now[0] = 4.0
+    now[0] += 4.0
     state.session.step += 1
     sampler.flush()
     assert [event["phase"] for event in sent] == ["forward", "optimizer"]
-    assert all(event["total"] == 10 and event["period_ms"] == 200 for event in sent)
+    for event in sent:
+        assert (event["total"], event["period_ms"]) == (looks, period_ms)
 
 
 def stack_of(thread):

@@ -12,7 +12,8 @@ from gputop_agent.watchers import loops
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "comm", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward", "optimizer"))
-_SELDOM_EVERY = 4
+# ticks a look at those: a short run is to be known by more than some hundred looks
+_SELDOM_EVERY_AT_FIRST, _SELDOM_EVERY, _FIRST_S = 2, 4, 60.0
 _TOP = 12
 _FOLDED = 12
 _MAX_PATH = 16
@@ -45,6 +46,7 @@ class StackSampler:
         self._open = {}  # likewise, of the step that has not ended yet
         self._open_step = -1
         self._started = self._flushed = monotonic()
+        self._seldom_every = _SELDOM_EVERY_AT_FIRST
 
     def sample(self, times=1):
         """Look once, if the phase of the moment is one that wants a name; count it as so many."""
@@ -53,7 +55,7 @@ class StackSampler:
             self._step_ended()
         frame = sys._current_frames().get(session.thread_ident)
         phase = current.phase(frame)
-        if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
+        if phase in _OFTEN or (phase in _SELDOM and self._ticks % self._seldom_every == 0):
             if frame is not None:
                 stack = frames.still(frame)
                 self._count(phase, describe(stack, phase == OTHER), path_of(stack), times)
@@ -87,10 +89,12 @@ class StackSampler:
             transport.send_event(
                 "stacks",
                 phase=wire.PHASES[phase],
-                period_ms=round(period_ms * (_SELDOM_EVERY if phase in _SELDOM else 1), 3),
+                period_ms=round(period_ms * (self._seldom_every if phase in _SELDOM else 1), 3),
                 total=sum(sum(inside.values()) for inside in places.values()),
                 samples=samples,
             )
+        if self._flushed - self._started >= _FIRST_S:
+            self._seldom_every = _SELDOM_EVERY
 
     def _end_window(self):
         """Mean ms between two looks since the last flush; above a tick where the GIL is held."""
