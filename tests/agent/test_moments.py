@@ -2,7 +2,7 @@
 
 import os
 import sys
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +64,31 @@ def test_a_look_whose_moment_has_passed_is_made_at_once(monkeypatch):
     monkeypatch.setattr(looks, "monotonic", lambda: 100.0)
     monkeypatch.setattr(looks, "sleep", interrupted)
     looks.await_moment(99.9)
+
+
+def test_the_end_waits_for_a_tick_that_goes_on(monkeypatch):
+    """Else the interpreter's end meets the thread, and where that is in C++ ends the process."""
+    monkeypatch.setattr(thread, "_agent", thread._Agent())
+    monkeypatch.setattr(thread.atexit, "register", lambda *arguments: None)
+    over = []
+
+    class Loop:
+        moments = SimpleNamespace(pause_s=lambda: 0.01, plan=lambda period_s: None)
+
+        def tick(self):
+            over.append(False)
+            sleep(0.2)
+            over[-1] = True
+
+        def period_s(self):
+            return 0.01
+
+    monkeypatch.setattr(thread, "ThreadLoop", Loop)
+    thread.start()
+    while not over:
+        sleep(0.01)
+    thread.stop()
+    assert all(over) and not thread._agent.pid
 
 
 def test_beside_busy_threads_ticks_are_a_quarter_as_frequent():

@@ -27,6 +27,7 @@ from gputop_agent.watchers import fetches, moving, rivals, stacks
 RATES = ((12.0, 0.025), (40.0, 0.06), (120.0, 0.11), (float("inf"), 0.21))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
+_END_S = 0.5  # that the end waits for a tick at most; one takes a tenth of a millisecond
 _IDLE_S = 0.5  # between ticks while no recorder listens, and the most beside busy threads
 #: Times as long are the pauses beside busy Python threads of the user's: whoever gives up the
 #: interpreter's lock there waits up to 5 ms for it, and a tick makes the training give it up.
@@ -40,6 +41,8 @@ class _Agent:
         self.pid = 0
         #: a held lock: to wait for it with a timeout is the cheapest sleep that can be cut short
         self.wake: Any = None
+        #: held while the thread lives
+        self.lives: Any = None
         self.loop: Any = None
         self.registered = False
 
@@ -54,22 +57,25 @@ def start():
     _agent.pid = os.getpid()
     _agent.wake = _thread.allocate_lock()
     _agent.wake.acquire()
+    _agent.lives = _thread.allocate_lock()
+    _agent.lives.acquire()
     if not _agent.registered:
         _agent.registered = True
         atexit.register(guard.safely, stop)
-    arguments = (
-        _run,
-        _agent.wake,
-        _agent.pid,
-    )  # guarded: an exception in a bare thread would be printed
     # one of threading's would be among the user's own
-    _thread.start_new_thread(guard.safely, arguments)
+    _thread.start_new_thread(_live, (_agent.wake, _agent.pid, _agent.lives))
 
 
 def stop():
-    """Ask the thread to end, without waiting for it, and send what the sampler has counted."""
+    """Ask the thread to end, wait until its tick is over, and send what the sampler has counted.
+
+    A tick may free what the training has left, such as the frames it looked at with their graphs.
+    The interpreter's end would meet it in a destructor of torch's, and C++ ends the process there
+    (``terminate called without an active exception``).
+    """
     if _agent.pid == os.getpid() and _agent.wake is not None and _agent.wake.locked():
         _agent.wake.release()
+        _agent.lives.acquire(True, _END_S)
         looks.restore()
         if _agent.loop is not None and session.connected:
             _agent.loop.sampler.flush()
@@ -83,6 +89,13 @@ def reset():
     """The thread did not survive the fork (called in the child)."""
     _agent.pid = 0
     looks.restore()
+
+
+def _live(wake, pid, lives):
+    try:
+        guard.safely(_run, wake, pid)  # an exception in a bare thread would be printed
+    finally:
+        lives.release()
 
 
 def _run(wake, pid):
