@@ -20,6 +20,7 @@ RATES = ((12.0, 0.05), (60.0, 0.1), (float("inf"), 0.25))
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
 _MEMORY_S, _MOST_MEMORY_S = 0.25, 30.0  # between two readings, at first and in the end
 _MEMORY_COST = 0.01  # of the time at most: a reading locks the process's memory map
+_END_S = 0.5  # that the worker's end waits for a tick at most
 _LOOP = "_worker_loop"
 _LOOP_FILE = os.path.join("data", "_utils", "worker.py")
 
@@ -55,6 +56,7 @@ class WorkerWatch:
         self._ident = ident  # of the thread that makes the batches
         self._pid = os.getpid()
         self._over = False
+        self._ticks = _thread.allocate_lock()  # held while one goes on, and from the end
         self._started = self._flushed = monotonic()
         self._moments = looks.Moments(RATES[0][1])
         self._looks = self._idle = 0
@@ -68,12 +70,16 @@ class WorkerWatch:
             sleep(self._moments.pause_s())
             if self._over or sys.is_finalizing() or os.getpid() != self._pid:
                 return
-            self._moments.come()
-            period_s = self._period_s()
-            self.look(self._moments.passed(period_s))
-            self._read_memory_if_due()
-            self._flush_if_due()
-            self._moments.plan(period_s)
+            with self._ticks:
+                self._tick()
+
+    def _tick(self):
+        self._moments.come()
+        period_s = self._period_s()
+        self.look(self._moments.passed(period_s))
+        self._read_memory_if_due()
+        self._flush_if_due()
+        self._moments.plan(period_s)
 
     def _period_s(self):
         return looks.period_at(RATES, monotonic() - self._started)
@@ -129,8 +135,10 @@ class WorkerWatch:
         )
 
     def end(self):
-        """The worker ends."""
+        """The worker ends: wait for a tick that goes on, as ``injection.thread.stop`` does."""
         self._over = True
+        if os.getpid() == self._pid:
+            self._ticks.acquire(True, _END_S)
         looks.restore()
         if self._looks and os.getpid() == self._pid:
             self.flush()
