@@ -1,5 +1,7 @@
 """Which container keeps what piles up."""
 
+import contextlib
+import inspect
 import logging
 from collections import OrderedDict, deque
 from logging.handlers import MemoryHandler
@@ -179,3 +181,34 @@ def test_records_that_a_handler_of_logging_holds_back_are_named(monkeypatch):
             handler.buffer.append(record)
         found = looked(tensors, keeper)
     assert found["kept_in"] == "MemoryHandler.buffer"
+
+
+class Watched:
+    """A context that holds a tensor until it is left."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+def contexts_pile_up(whole, tensors, count):
+    for _ in range(count):
+        tensors.append(torch.ones(2))
+        whole.enter_context(Watched(tensors[-1]))
+
+
+def test_contexts_that_a_stack_keeps_open_are_named(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper, tensors = keepers.GrowingContainer(), []
+    with contextlib.ExitStack() as whole:
+        for count in (60, 20):
+            contexts_pile_up(whole, tensors, count)
+            found = looked(tensors, keeper)
+        assert found["kept_in"] == "whole"
+        line = inspect.getsourcelines(contexts_pile_up)[1] + 3
+        assert found["kept_site"].endswith(f"test_keepers.py:{line}")

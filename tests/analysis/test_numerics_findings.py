@@ -491,6 +491,20 @@ def test_replicas_that_load_weights_on_some_ranks(tmp_path, loads, equal_at_firs
     assert ("only rank 0 loads weights" in differ.evidence) is (site is not None)
 
 
+@pytest.mark.parametrize(("iterations", "is_told"), [(59, True), (63, False), (130, False)])
+def test_replicas_whose_updates_no_sum_comes_before(tmp_path, iterations, is_told):
+    """The micro-batches that an epoch ends with were still within ``no_sync()``."""
+    build = trained(tmp_path, steps=150, ranks=2)
+    replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50))
+    for rank in (0, 1):
+        build.event("ddp_progress", rank=rank, pid=rank + 1, step=64, iterations=iterations)
+    build.event("checkup", rank=0, pid=1, step=20, alike=1, lr_max=1e-3, update_at="train.py:40")
+    differ = found(build)["NU09"]
+    assert (differ.site == "train.py:40") is is_told
+    assert ("5 updates came without a sum" in differ.evidence) is is_told
+    assert ("no_sync()" in differ.fix.split(";")[0] and "last backward" in differ.fix) is is_told
+
+
 def test_replicas_that_clip_their_gradients_on_one_rank(tmp_path):
     build = trained(tmp_path, steps=150, ranks=2)
     build.hello(1, world_size=2, clip={"max_norm": 0.3, "site": "train.py:30"})

@@ -34,6 +34,8 @@ class CheckupEvent(TypedDict, total=False):
     """
     lr_max: Real
     """Over the groups."""
+    rate_set_at: Line
+    """Where that is as good as 0: the only place in the user's files that sets ``group["lr"]``."""
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]

@@ -2,6 +2,7 @@
 
 import ast
 import linecache
+import re
 import sys
 from functools import lru_cache
 
@@ -18,6 +19,16 @@ def place_with(*words):
 
     The files are read once for the same words.
     """
+    return place_of(_lines_where(lambda code: all(word in code for word in words)))
+
+
+@lru_cache(maxsize=4)
+def place_matching(pattern):
+    """The same of the lines in which a regular expression is found."""
+    return place_of(_lines_where(re.compile(pattern).search))
+
+
+def _lines_where(is_wanted):
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     lines_found, searched = [], 0
     for file in filter(None, files):
@@ -27,13 +38,13 @@ def place_with(*words):
             with open(file, errors="replace") as lines:
                 for number, line in enumerate(lines, 1):
                     searched += 1
-                    if words[0] in line and _has_all(line, words):
+                    if is_wanted(line.partition("#")[0]):
                         lines_found.append((file, number))
         except OSError:
             interrupts.pass_on()
         if searched > _MAX_LINES:
-            return None
-    return place_of(lines_found)
+            return []
+    return lines_found
 
 
 def place_of(lines):
@@ -49,11 +60,6 @@ def place_of(lines):
 def place(file, line):
     """``"train.py:9"``."""
     return "%s:%d" % (frames.short_name(file), line)
-
-
-def _has_all(line, words):
-    code = line.partition("#")[0]
-    return all(word in code for word in words)
 
 
 def calls_in_loop(name, frame):

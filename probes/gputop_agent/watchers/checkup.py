@@ -46,6 +46,7 @@ SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their ow
 SOON_AT_MOST = 6  # looks that come soon since parameters have lost their gradients
 # of the largest learning rate: a million such steps are less than one of the largest
 VANISHED = 2.0**-24
+_SETS_RATE = r"""\[["']lr["']\] *[-+*/]?=[^=]"""
 _REENTRANT_WARNING = "None of the inputs have requires_grad=True. Gradients will be None"
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
@@ -379,6 +380,8 @@ def _send(findings):
     dead = findings.get("gradients_not_zero") == 0
     current.lr_peak = max(current.lr_peak, lr or 0.0)
     learns = lr is not None and lr > VANISHED * current.lr_peak
+    if not learns and current.lr_peak:
+        findings["rate_set_at"] = source.place_matching(_SETS_RATE)
     partly = "zero_gradient" in findings, findings.get("stray_looks", 0) >= SURE_LOOKS
     gist = (
         holds_gradients,

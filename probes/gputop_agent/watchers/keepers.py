@@ -12,7 +12,7 @@ import sys
 from collections import Counter, OrderedDict, deque
 from functools import partial
 from time import monotonic_ns
-from types import CellType, FrameType, FunctionType, TracebackType
+from types import CellType, FrameType, FunctionType, MethodType, TracebackType
 
 from gputop_agent.runtime import frames, source
 from gputop_agent.runtime.session import session
@@ -23,10 +23,16 @@ MAX_DEPTH, MAX_VISITED = 6, 400
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
 MAX_SHAPES = 2
+#: what follows the name of a container in a line that fills it
+_FILLS = (
+    r"(\[[^\]]*\])?"
+    r"(\.(append|appendleft|extend|add|insert|push|put|callback|enter_context)\("
+    r"| *\+= *[\[(]|\[.*\] = )"
+)
 MAX_FRAMES = 32
 _MAPS = dict, OrderedDict
 PILES = (list, deque, set, *_MAPS)
-_CLOSURES = CellType, FunctionType, partial
+_CLOSURES = CellType, FunctionType, MethodType, partial
 _FAILED = FrameType, TracebackType  # of an exception that is kept
 _BETWEEN = (tuple, list, logging.LogRecord, *_CLOSURES, *_FAILED, *_MAPS)
 
@@ -175,6 +181,17 @@ def _name_of(pile, ours):
         for name, value in list(values.items()) if type(values) is dict else ():
             if value is pile:
                 return f"{type(owner).__name__}.{name}" if is_handler else name
+    return _name_of_owner(holders)
+
+
+def _name_of_owner(holders):
+    """The name of a variable of the user's that holds what has the container, as an ExitStack."""
+    dicts = [holder for holder in holders if type(holder) is dict]
+    owners = [holder for holder in holders if type(holder) not in PILES]
+    owners += gc.get_referrers(*dicts) if dicts else []
+    for name, value in users_variables():
+        if any(value is owner for owner in owners) and not inspect.ismodule(value):
+            return name
     return ""
 
 
@@ -209,10 +226,7 @@ def filled_at(name):
     handler, _, is_buffer = name.partition(".")
     if is_buffer:
         return source.place_with(handler + "(") or ""
-    fills = re.compile(
-        r".*\b%s\b(\[[^\]]*\])?(\.(append|appendleft|extend|add|insert)\(| *\+= *[\[(]|\[.*\] = )"
-        % re.escape(name)
-    )
+    fills = re.compile(r".*\b%s\b%s" % (re.escape(name), _FILLS))
     lines = [
         (file, number)
         for file in {frame.f_code.co_filename for frame in _users_frames()}

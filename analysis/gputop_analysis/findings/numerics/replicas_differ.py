@@ -30,7 +30,7 @@ Looks = dict[int, list[Event]]
     explains=("NU10",),
     no_use="where ranks hold different parameters on purpose",
     reads="a checksum of the parameters on each rank at the same step; where each rank clips and "
-    "loads weights",
+    "loads weights; how often DDP has summed gradients",
     silent="fewer than two ranks; sharded or tensor-parallel models; DDP under Join, whose ranks "
     "make unequally many updates and are made equal at its end",
     traps="shards that differ on purpose",
@@ -122,6 +122,7 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
     passed_by, rates = _is_never_called(view), _unequal_rates(view)
     single = _done_by_some(view, from_begin=unequal[0] == common[0])
+    unsummed = 0 if passed_by else _updates_without_sum(view)
     if rates:
         fix = (
             "give all ranks the same learning rate: an update that differs parts the replicas, "
@@ -131,6 +132,11 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         fix = (
             "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
             "or the model itself; only its own forward makes the backward sum the gradients"
+        )
+    elif unsummed:
+        fix = (
+            "let the last backward before each optimizer.step() run outside of no_sync(), that of "
+            "the micro-batches an epoch ends with, too"
         )
     elif single:
         fix = (
@@ -152,10 +158,13 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         f"{unequal[0]}"
         + ("; DDP has counted no iteration" if passed_by else "")
         + (f"; their learning rates differ: {_rates_said(rates)}" if rates else "")
+        + (f"; {unsummed} updates came without a sum of DDP's" if unsummed else "")
         + (f"; {single.text}" if single else ""),
         fix=fix,
         rank=None if passed_by else alone,
-        site=_place(view, bool(rates), passed_by) or (single.site if single else None),
+        site=_place(view, bool(rates), passed_by)
+        or (_update_line(view) if unsummed else None)
+        or (single.site if single else None),
         confidence=0.95,
         proof=Proof(
             statistic="looks at which the ranks' checksums differ",
@@ -182,6 +191,27 @@ def _place(view: RunView, by_rates: bool, passed_by: bool) -> str | None:
     if by_rates:
         return optimizer_site(view, view.ranks[0])
     return called_from(view, "forward", view.ranks[0]) if passed_by else None
+
+
+UNSUMMED = 2
+"""Updates without a sum of DDP's: one may be an update that is going on."""
+
+
+def _updates_without_sum(view: RunView) -> int:
+    """Updates to which DDP summed no gradients on any rank, as after a backward in ``no_sync()``;
+    0 where that is not sure.
+    """
+    last = [events[-1] for events in told(view, "ddp_progress").values()]
+    if len(last) < view.world_size or any(not event.get("iterations") for event in last):
+        return 0
+    missing = min(int(event["step"]) - int(event["iterations"]) for event in last)
+    return missing if missing >= UNSUMMED else 0
+
+
+def _update_line(view: RunView) -> str | None:
+    """The line of the optimizer's step."""
+    looks = (look for looks in told(view, "checkup").values() for look in looks)
+    return next((str(look["update_at"]) for look in looks if look.get("update_at")), None)
 
 
 class _Single(NamedTuple):

@@ -30,9 +30,13 @@ def optimizer_site(view: RunView, rank: int) -> str | None:
 
 
 def schedule_site(view: RunView, rank: int) -> str | None:
-    """The line where the optimizer's scheduler was made; without one, the optimizer's own."""
+    """The line where the optimizer's scheduler was made; without one, that which sets the rate, or
+    the optimizer's own.
+    """
     optimizer = view.hello(rank).get("optimizer") or {}
-    return optimizer.get("scheduler") or optimizer.get("site")
+    looks = told(view, "checkup").get(rank, ())
+    set_at = next((look["rate_set_at"] for look in looks if look.get("rate_set_at")), None)
+    return optimizer.get("scheduler") or set_at or optimizer.get("site")
 
 
 @finding(
