@@ -1154,6 +1154,48 @@ EIGHTEENTH_B = (
 """A bazaar, postcards and an almanac on two or three ranks; marks and all before the first of them
 was run under gputop.
 """
+NINETEENTH_C = (
+    Shape("read_to_line", "glossary.py", LOADER, also=LOADER, timed=True),
+    Shape("options_resolved", "glossary.py", HOST, also=("HO06", "HO03"), timed=True),
+    Shape("buckets_by_words", "glossary.py", ("IN14",)),
+    Shape("rate_compounds", "glossary.py", ("NU06",)),
+    Shape(
+        "named_spent",
+        "glossary.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU03", "NU07"),
+    ),
+    Shape("contexts_pile_up", "glossary.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("references_run_out", "glossary.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "annotated_deepcopied",
+        "museum.py",
+        ("IN11", "CR03"),
+        rank=1,
+        also=("IN11", "CR03", *LOADER, "HO03"),
+        timed=True,
+    ),
+    Shape("stride_without_rank", "museum.py", ("IN12",), rank=None),
+    Shape(
+        "hardest_picked_by_one",
+        "museum.py",
+        ("CR04", "HO06"),
+        also=("CR04", "HO06"),
+        timed=True,
+    ),
+    Shape("queue_broadcast", "museum.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape("leftover_unsynced", "museum.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape(
+        "each_sends_first",
+        "museum.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+)
+"""A glossary and a museum; marks and all before the first of them was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1173,6 +1215,7 @@ BATCHES = (
     SEVENTEENTH_A,
     EIGHTEENTH_A,
     EIGHTEENTH_B,
+    NINETEENTH_C,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1230,4 +1273,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "keys_of_own_labels": SOON,
     "writer_closed_early": SOON_ALONE,
     "notified_before": SOON,
+    "each_sends_first": SOON,
 }
