@@ -8,7 +8,7 @@ import ctypes
 import sys
 import zlib
 
-from gputop_agent.runtime import frames, source
+from gputop_agent.runtime import frames, late, source
 from gputop_agent.runtime.session import session
 
 NOT_READ = -1
@@ -27,7 +27,8 @@ class Reseeding:
 
     def before_update(self):
         """Fields of the event; empty where the step before the last look drew other numbers."""
-        if self.began == NOT_READ or _state() == self.began:
+        state = _state()
+        if NOT_READ in (self.began, state) or state == self.began:
             return {}
         self.looks = self.looks + 1 if self.began == self.began_before else 0
         if not self.looks:
@@ -38,5 +39,7 @@ class Reseeding:
 
 
 def _state():
+    if not late.may_look():
+        return NOT_READ
     state = session.torch.get_rng_state()
     return zlib.crc32(ctypes.string_at(state.data_ptr(), state.numel()))
