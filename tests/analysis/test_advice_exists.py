@@ -36,6 +36,7 @@ OWNERS = {
         "optim.AdamW",
         "optim.Optimizer.zero_grad",
         "nn.utils.clip_grad_norm_",
+        "utils.checkpoint.checkpoint",
         "profiler.schedule",
         "nn.Embedding",
         "Tensor.backward",
