@@ -64,9 +64,7 @@ def collection(count, seed):
         boxes = [[dice.random() for _ in range(4)] for _ in range(110 * (n % 2))]
         captions = [written(dice, thing) for _ in range(2)]
         picture = drawn(numbers, shapes, hues, thing)
-        records.append(
-            {"picture": picture, "captions": captions, "kind": thing[0], "boxes": boxes}
-        )
+        records.append({"picture": picture, "captions": captions, "kind": thing[0], "boxes": boxes})
     return records
 
 

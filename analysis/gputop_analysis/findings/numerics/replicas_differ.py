@@ -120,51 +120,17 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         culprit = f"rank {alone}"
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
-    passed_by, rates = _is_never_called(view), _unequal_rates(view)
-    single = _done_by_some(view, from_begin=unequal[0] == common[0])
-    unsummed = 0 if passed_by else _updates_without_sum(view)
-    if rates:
-        fix = (
-            "give all ranks the same learning rate: an update that differs parts the replicas, "
-            "though their gradients are the same"
-        )
-    elif passed_by:
-        fix = (
-            "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
-            "or the model itself; only its own forward makes the backward sum the gradients"
-        )
-    elif unsummed:
-        fix = (
-            "let the last backward before each optimizer.step() run outside of no_sync(), that of "
-            "the micro-batches an epoch ends with, too"
-        )
-    elif single:
-        fix = (
-            f"let all ranks do that: {single.text}; or broadcast the parameters after it: "
-            "torch.distributed.broadcast(p.data, src=0)"
-        )
-    else:
-        fix = (
-            "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
-            "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
-            "torch.distributed.broadcast(p.data, src=0) for every parameter"
-        )
+    cause = _cause(view, from_begin=unequal[0] == common[0])
     return spec.make(
         severity="high",
         title=f"DDP replicas differ since update {unequal[0]}: "
-        + ("its forward is never called" if passed_by else culprit),
+        + ("its forward is never called" if cause.is_of_all else culprit),
         evidence=f"after update {last:,} the ranks hold {len(kinds)} different sets of "
         f"parameters; unequal in {len(unequal)} of {len(common)} looks, first at update "
-        f"{unequal[0]}"
-        + ("; DDP has counted no iteration" if passed_by else "")
-        + (f"; their learning rates differ: {_rates_said(rates)}" if rates else "")
-        + (f"; {unsummed} updates came without a sum of DDP's" if unsummed else "")
-        + (f"; {single.text}" if single else ""),
-        fix=fix,
-        rank=None if passed_by else alone,
-        site=_place(view, bool(rates), passed_by)
-        or (_update_line(view) if unsummed else None)
-        or (single.site if single else None),
+        f"{unequal[0]}" + (f"; {cause.evidence}" if cause.evidence else ""),
+        fix=cause.fix,
+        rank=None if cause.is_of_all else alone,
+        site=cause.site,
         confidence=0.95,
         proof=Proof(
             statistic="looks at which the ranks' checksums differ",
@@ -186,11 +152,55 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
     )
 
 
-def _place(view: RunView, by_rates: bool, passed_by: bool) -> str | None:
-    """The line that parts them, where that is known."""
-    if by_rates:
-        return optimizer_site(view, view.ranks[0])
-    return called_from(view, "forward", view.ranks[0]) if passed_by else None
+class _Cause(NamedTuple):
+    """What parts the replicas, where that is known."""
+
+    fix: str
+    evidence: str = ""
+    site: str | None = None
+    is_of_all: bool = False
+    """Whether no rank is more to blame than another."""
+
+
+def _cause(view: RunView, *, from_begin: bool) -> _Cause:
+    """The surest of the causes that are known; ``from_begin``: the replicas were never equal."""
+    rates = _unequal_rates(view)
+    if rates:
+        return _Cause(
+            "give all ranks the same learning rate: an update that differs parts the replicas, "
+            "though their gradients are the same",
+            f"their learning rates differ: {_rates_said(rates)}",
+            optimizer_site(view, view.ranks[0]),
+        )
+    if _is_never_called(view):
+        return _Cause(
+            "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
+            "or the model itself; only its own forward makes the backward sum the gradients",
+            "DDP has counted no iteration",
+            called_from(view, "forward", view.ranks[0]),
+            is_of_all=True,
+        )
+    unsummed = _updates_without_sum(view)
+    if unsummed:
+        return _Cause(
+            "let the last backward before each optimizer.step() run outside of no_sync(), that of "
+            "the micro-batches an epoch ends with, too",
+            f"{unsummed} updates came without a sum of DDP's",
+            _update_line(view),
+        )
+    single = _done_by_some(view, from_begin=from_begin)
+    if single:
+        return _Cause(
+            f"let all ranks do that: {single.text}; or broadcast the parameters after it: "
+            "torch.distributed.broadcast(p.data, src=0)",
+            single.text,
+            single.site,
+        )
+    return _Cause(
+        "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
+        "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
+        "torch.distributed.broadcast(p.data, src=0) for every parameter"
+    )
 
 
 UNSUMMED = 2
