@@ -182,12 +182,7 @@ def before(slot, module, args, kwargs):
         # before a boundary, or what is moved would cross it
         open_step.train(module)
     if not open_step.in_optimizer:
-        if graded:
-            _graph_begins()
-            if training and trained:
-                _note_inputs(args, kwargs)
-        if session.phase == H2D:
-            clock.switch(OTHER)
+        _before_outermost(graded, training and trained, args, kwargs)
     if session.cuda:
         device.timer.mark("forward_begin")
     if session.autocast_looks < AUTOCAST_LOOKS:
@@ -200,13 +195,27 @@ def before(slot, module, args, kwargs):
         if graded and trained:
             open_step.note_graph(module, is_undecided and not training)
     cpu_ns = fold.probe()
+    _enter(phase, is_undecided)
+    if layers.watch.look is not None:
+        layers.root_called(module)
+    return depth, phase, is_undecided, totals[phase], cpu_ns
+
+
+def _before_outermost(graded, is_training, args, kwargs):
+    """Note what a forward that no optimizer calls begins."""
+    if graded:
+        _graph_begins()
+        if is_training:
+            _note_inputs(args, kwargs)
+    if session.phase == H2D:
+        clock.switch(OTHER)
+
+
+def _enter(phase, is_undecided):
     outer_phase = session.phase
     clock.enter(phase)
     if phase == EVAL and not is_undecided and outer_phase == OTHER:
         _book_evaluation()
-    if layers.watch.look is not None:
-        layers.root_called(module)
-    return depth, phase, is_undecided, totals[phase], cpu_ns
 
 
 def _still_trained(slot, module):

@@ -127,32 +127,38 @@ def differences(title: str, lines: Sequence[Difference], width: int) -> list[Row
     written = WRITTEN if width >= INTERVAL_FROM else 0
     cells = width - LABEL - 3 * FIGURE - len(SURE) - 2 - written
     cells -= 1 - cells % 2  # zero stands in the middle
+    if cells < LEAST_CELLS:
+        cells = 0
     names = left(title, LABEL) + "".join(right(name, FIGURE) for name in ("A", "B", "B − A"))
     head: Row = [(names + " " * len(SURE), "bold text")]
     if written:
         head.append((left("  95 % interval", written), "bold text"))
     reach = max((abs(end) for line in lines for end in line.interval[1:]), default=1.0) or 1.0
-    if cells >= LEAST_CELLS:
+    if cells:
         head.append((f"  {_around_zero(cells, reach)}", "muted"))
     digits = numbers.digits_for(max((max(line.a_ms, line.b_ms) for line in lines), default=1.0))
     rows = [head]
     for line in lines:
         sure = _sure(line.interval)
-        key = ("■ ", line.style) if line.style else ("", "")
-        row: Row = [key, (left(line.label, LABEL - len(key[0])), "text")]
-        row += [
-            (right(numbers.ms_column(took, digits), FIGURE), "text")
-            for took in (line.a_ms, line.b_ms)
-        ]
-        row.append((right(_signed(line.interval.value), FIGURE), sure or "muted"))
-        row.append((SURE if sure else " ", sure))
+        row = _figures(line, digits, sure)
         if written:
             low, high = _signed(line.interval.low), _signed(line.interval.high)
             row.append((left(f"  {low} to {high}", written), "muted"))
-        if cells >= LEAST_CELLS:
+        if cells:
             row += [("  ", ""), *whisker(line.interval, reach, cells, sure or "muted")]
         rows.append(row)
     return rows
+
+
+def _figures(line: Difference, digits: int, sure: str) -> Row:
+    """Name, A, B and their difference; ``sure`` is the style of one that is sure, else empty."""
+    key = ("■ ", line.style) if line.style else ("", "")
+    row: Row = [key, (left(line.label, LABEL - len(key[0])), "text")]
+    for took_ms in (line.a_ms, line.b_ms):
+        row.append((right(numbers.ms_column(took_ms, digits), FIGURE), "text"))
+    row.append((right(_signed(line.interval.value), FIGURE), sure or "muted"))
+    row.append((SURE if sure else " ", sure))
+    return row
 
 
 def _signed(of_ms: float) -> str:

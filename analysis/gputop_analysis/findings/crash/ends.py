@@ -522,22 +522,9 @@ def _signal_name(number: int) -> str:
 
 
 def _advice(view: RunView, end: _End) -> str:
-    if end.raised and (known := _known_advice(view, end.raised.what, end.raised.site)):
-        return known
-    if end.left_by_itself:
-        return (
-            f"look for what ends rank {end.lost_rank}, such as sys.exit(): {end.lost_reason}, and "
-            "the others were ended after it"
-        )
-    if end.raised and end.lost_reason and follows_surely(end.raised.what):
-        return (
-            f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "
-            f"{end.raised.site or 'the line of the traceback'} another rank only missed it"
-        )
-    if end.raised and end.signal_number:
-        return f"native code crashed below {end.raised.site or 'what the output names'}: look there"
-    if end.raised:
-        return f"mend {end.raised.site or 'what the traceback says'}"
+    by_error = _advice_on_error(view, end)
+    if by_error:
+        return by_error
     if end.how.kind == "stopped":
         return "nothing to mend: the run was stopped"
     if end.is_stop:
@@ -557,6 +544,27 @@ def _advice(view: RunView, end: _End) -> str:
             f"{where}"
         )
     return f"the command chose this code: {where}"
+
+
+def _advice_on_error(view: RunView, end: _End) -> str:
+    """What to do about what was raised, or about a rank that left by itself; empty for neither."""
+    if end.raised and (known := _known_advice(view, end.raised.what, end.raised.site)):
+        return known
+    if end.left_by_itself:
+        return (
+            f"look for what ends rank {end.lost_rank}, such as sys.exit(): {end.lost_reason}, and "
+            "the others were ended after it"
+        )
+    if not end.raised:
+        return ""
+    if end.lost_reason and follows_surely(end.raised.what):
+        return (
+            f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "
+            f"{end.raised.site or 'the line of the traceback'} another rank only missed it"
+        )
+    if end.signal_number:
+        return f"native code crashed below {end.raised.site or 'what the output names'}: look there"
+    return f"mend {end.raised.site or 'what the traceback says'}"
 
 
 def _signal_advice(view: RunView, number: int | None) -> str:

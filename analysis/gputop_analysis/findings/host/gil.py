@@ -167,11 +167,12 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     using = float(rows["compute_cpu_ns"][contended].sum() / computing[contended].sum())
     lost_ns = _lost_ns(rows, computing)
     anyway_ns = _queued_anyway_ns(rows, queued, counts, alone, crowded(view, rank))
-    wall_ms, steps = rows["wall_ns"][contended] / 1e6, counts[contended]
-    blocked_ms = np.maximum(lost_ns - queued, 0)[contended] / 1e6
-    lost_ms = np.maximum(lost_ns - anyway_ns, 0)[contended] / 1e6
-    blocked = Share(rank, blocked_ms, wall_ms, steps)
-    lost = Share(rank, lost_ms, wall_ms, steps)
+
+    def share(spent_ns: Array, mask: Array) -> Share:
+        return Share(rank, spent_ns[mask] / 1e6, rows["wall_ns"][mask] / 1e6, counts[mask])
+
+    blocked = share(np.maximum(lost_ns - queued, 0), contended)
+    lost = share(np.maximum(lost_ns - anyway_ns, 0), contended)
     per_step = float(switches[contended].sum() / lost.steps)
     pause_ms = lost.mean_ms / max(per_step, 1e-9)
     if using >= COMPUTING or per_step <= 1 or pause_ms > SWITCH_MS:
@@ -179,15 +180,14 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     handed_over = _hands_over(view, rank, per_step) and lost.surely_above(0.10)
     if not handed_over and not blocked.surely_above(0.05):
         return None
-    busy = float(np.mean([cores_used(look) for look in rivals]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
     if alone_ms is not None:
         # less than a third of a core costs something too
         contended = ~alone & within(rows, looks)
-        more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
-        lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
+        lost = share(rows["wall_ns"] - 1e6 * alone_ms * counts, contended)
         if not lost.surely_above(0.0):
             return None
+    busy = float(np.mean([cores_used(look) for look in rivals]))
     part = lost.steps / float(counts[contended | alone].sum())
     return Contention(lost, part, busy, per_step, *busiest(rivals), alone_ms)
 

@@ -14,7 +14,9 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Queue, crowded, queued_share, run_queue
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.series import RankSeries
+from gputop_analysis.stats import Interval
 from gputop_analysis.text import counted, percent, whole_percent
 from gputop_analysis.view import RunView
 
@@ -53,24 +55,14 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     if not waits:
         return None
     rank = max(waits, key=lambda one: waits[one].value)
-    wait, seconds = waits[rank].share, waits[rank].seconds
+    queue = waits[rank]
+    wait = queue.share
     if wait.low <= QUEUED:
         return None
-    series = view.per_rank[rank]
-    wall_ms = float(
-        series.rows["wall_ns"][series.steady].sum()
-        / 1e6
-        / max(series.n_steps[series.steady].sum(), 1)
-    )
-    other_waits = [queue.value for r, queue in waits.items() if r != rank]
+    wall_ms = _step_ms(view.per_rank[rank])
+    other_waits = [other.value for r, other in waits.items() if r != rank]
     run, scarce = Facts(view, rank), crowded(view, rank)
     used = usage(view, view.host_of(rank))
-    if wait.low <= 0.20 or not scarce:
-        severity = "info"
-    elif wait.low > 0.40:
-        severity = "high"
-    else:
-        severity = "medium"
     alone = all(other < 0.5 * wait.value for other in other_waits)
     overall, on_rank = whole_percent(queued_share(view, view.ranks)), whole_percent(wait.value)
     title = f"{overall} of the time is spent waiting for a core"
@@ -79,23 +71,35 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     if alone and other_waits:
         title = f"rank {rank} spends {on_rank} of its time waiting for a core"
     most = f"rank {rank}, which waits most: " if other_waits else ""
+    in_use = _who(view, used, view.host_of(rank)) if used else ""
     demands = _demands(run, used, wait.value) if scarce else [_Demand(0.0, _apart(run))]
     return spec.make(
-        severity=severity,
+        severity=_severity(wait, scarce),
         title=title,
-        evidence=f"{most}run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
-        f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "
-        f"{counted(run.ranks_here, 'rank')} on this machine, torch threads a rank: "
-        f"{run.threads or 'unknown'}, {_workers(run.loader)}"
-        + (_who(view, used, view.host_of(rank)) if used else "")
+        evidence=f"{most}run-queue wait {wait.value * 100:.0f} % of {queue.seconds:.0f} s "
+        f"(95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), "
+        f"{run.cores or 'unknown'} cores, {counted(run.ranks_here, 'rank')} on this machine, "
+        f"torch threads a rank: {run.threads or 'unknown'}, {_workers(run.loader)}{in_use}"
         + ("" if scarce else "; other cores are idle meanwhile"),
         fix=[demand.less for demand in demands],
         rank=rank if alone else None,
         site=demands[0].site,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
-        proof=_queue_proof(rank, waits[rank], wall_ms),
+        proof=_queue_proof(rank, queue, wall_ms),
     )
+
+
+def _step_ms(series: RankSeries) -> float:
+    """Mean wall time of the steady steps."""
+    wall_ns = series.rows["wall_ns"][series.steady].sum()
+    return float(wall_ns / 1e6 / max(series.n_steps[series.steady].sum(), 1))
+
+
+def _severity(wait: Interval, scarce: bool) -> Severity:
+    if wait.low <= 0.20 or not scarce:
+        return "info"
+    return "high" if wait.low > 0.40 else "medium"
 
 
 def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:

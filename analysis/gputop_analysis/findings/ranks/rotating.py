@@ -19,7 +19,7 @@ from gputop_analysis.findings.sites import called_from
 from gputop_analysis.hardware import run_wait_share
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries, last_attempt
-from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.view import Array, RunView
 
 LEAST = 1.05
@@ -62,45 +62,28 @@ it is one rank in a noisy run.
 def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """Batches differ in length, so that in each step all ranks wait for another one."""
     steps = _common_steps(view) if straggler(view) is None else None
-    if steps is None:
+    imbalance = _imbalance(steps) if steps is not None else None
+    if steps is None or imbalance is None:
         return None
-    compute, tokens = steps.compute_ms, steps.tokens if steps.tokens.any() else steps.samples
-    slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
-    if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
-        return None
-    follows = _correlation(compute, tokens)
-    by_length = follows is not None and follows > 0.5
-    often = np.bincount(compute.argmax(axis=1)).max() / len(compute)
-    if often > (NEARLY_ALWAYS if by_length else (1 + 1 / compute.shape[1]) / 2):
-        return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
-    ratio = block_bootstrap(slowest, middle)
-    lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
-    by_work = _follows_cpu_time(steps)
-    needed = LEAST if by_length or by_work else LEAST_BY_CHANCE
-    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS):
-        return None
-    beyond_doubt = by_length or by_work or _uneven_by_cpu_time(steps.cpu_ms)
+    beyond_doubt = imbalance.work_differs or _uneven_by_cpu_time(steps.cpu_ms)
     if _oversubscribed(view) and not beyond_doubt:
         return None
-    if by_length:
-        length_text = f"; compute follows tokens per rank (correlation {follows:.2f})"
+    if imbalance.by_length:
+        what = "batches"
+        why = f"; compute follows tokens per rank (correlation {imbalance.follows:.2f})"
         site = loader_site(Facts(view, view.ranks[0]))
     else:
-        length_text = "; so does its CPU time" if by_work else ""
+        what = "work"
+        why = "; so does its CPU time" if imbalance.by_cpu_time else ""
         site = called_from(view, "forward", view.ranks[0])
-    share = lost.value / float(slowest.mean())
-    what = "batches" if by_length else "work"
-    source = (
-        f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, "
-        f"{len(view.ranks)} ranks"
-    )
+    ratio, lost = imbalance.ratio, imbalance.lost
     return spec.make(
-        severity="high" if share > 0.25 else "medium",
+        severity="high" if lost.value / imbalance.slowest_ms > 0.25 else "medium",
         title=f"uneven {what}: in each step {len(view.ranks)} ranks wait for the slowest, "
         f"{lost.value:.1f} ms",
-        evidence=f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one "
-        f"{middle.mean():.1f} ms (ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to "
-        f"{ratio.high:.2f}); it is another rank each time{length_text}",
+        evidence=f"the slowest rank of a step computes {imbalance.slowest_ms:.1f} ms, the median "
+        f"one {imbalance.middle_ms:.1f} ms (ratio {ratio.value:.2f}, 95 % interval "
+        f"{ratio.low:.2f} to {ratio.high:.2f}); it is another rank each time{why}",
         fix=(
             "give all ranks batches of equal cost, and let random numbers that decide how much a "
             "step computes be the same on all ranks",
@@ -108,35 +91,91 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
             Option("pack sequences, or balance tokens per rank", needs=(TOKENS,)),
         ),
         site=site,
-        confidence=0.95 if by_length else 0.7,
+        confidence=0.95 if imbalance.by_length else 0.7,
         recoverable_ms_per_step=lost.value,
         interval_ms_per_step=(lost.low, lost.high),
-        proof=Proof(
-            statistic="lower end of the 95 % interval of mean(slowest rank of a step) / "
-            "mean(median rank of a step)",
-            value=ratio.low,
-            threshold=needed,
-            unit="",
-            formula="recoverable = mean over steps of (compute of the slowest rank - mean compute "
-            "of all ranks); the threshold is 1.05 where compute follows tokens (correlation above "
-            "0.5) or CPU time (above 0.8, and that differs by 5 % itself), else 1.15",
-            inputs=(
-                Input("compute of the slowest rank", float(slowest.mean()), "ms per step", source),
-                Input("compute of the median rank", float(middle.mean()), "ms per step", source),
-                Input("mean compute", float(mean.mean()), "ms per step", source),
-                Input(
-                    "correlation with tokens",
-                    _told(follows),
-                    "",
-                    "steps.tokens, else steps.samples",
-                ),
-            ),
-        ),
+        proof=_proof(imbalance, len(view.ranks)),
     )
 
 
-def _told(value: float | None) -> float | str:
-    return "all ranks have the same" if value is None else value
+class _Imbalance(NamedTuple):
+    """How much longer than the others the slowest rank of a step computes, whichever it is."""
+
+    steps: int
+    slowest_ms: float
+    middle_ms: float
+    mean_ms: float
+    ratio: Interval
+    """Of the slowest rank of a step to the median one."""
+    lost: Interval
+    """Slowest less mean, ms per step."""
+    follows: float | None
+    """Correlation of compute with the batches' tokens; None where all ranks have the same."""
+    by_cpu_time: bool
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the batches' lengths tell why."""
+        return _is_by_length(self.follows)
+
+    @property
+    def work_differs(self) -> bool:
+        """Whether lengths or CPU time tell that the ranks have unequal work."""
+        return self.by_length or self.by_cpu_time
+
+    @property
+    def needed(self) -> float:
+        """Ratio above which it is told."""
+        return LEAST if self.work_differs else LEAST_BY_CHANCE
+
+
+def _imbalance(steps: _Steps) -> _Imbalance | None:
+    """None where the ranks are as fast as each other, or one of them is always the slowest."""
+    compute = steps.compute_ms
+    slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
+    if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
+        return None
+    follows = _correlation(compute, steps.tokens if steps.tokens.any() else steps.samples)
+    often = np.bincount(compute.argmax(axis=1)).max() / len(compute)
+    if often > (NEARLY_ALWAYS if _is_by_length(follows) else (1 + 1 / compute.shape[1]) / 2):
+        return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
+    found = _Imbalance(
+        steps=len(slowest),
+        slowest_ms=float(slowest.mean()),
+        middle_ms=float(middle.mean()),
+        mean_ms=float(mean.mean()),
+        ratio=block_bootstrap(slowest, middle),
+        lost=block_bootstrap(slowest - mean, np.ones(len(mean))),
+        follows=follows,
+        by_cpu_time=_follows_cpu_time(steps),
+    )
+    is_sure = found.ratio.low > found.needed and found.lost.low > MIN_EFFECT_MS
+    return found if is_sure else None
+
+
+def _is_by_length(follows: float | None) -> bool:
+    return follows is not None and follows > 0.5
+
+
+def _proof(imbalance: _Imbalance, ranks: int) -> Proof:
+    source = f"steps.wall_ns - comm.wait_ns, {imbalance.steps:,} common steady steps, {ranks} ranks"
+    follows = "all ranks have the same" if imbalance.follows is None else imbalance.follows
+    return Proof(
+        statistic="lower end of the 95 % interval of mean(slowest rank of a step) / "
+        "mean(median rank of a step)",
+        value=imbalance.ratio.low,
+        threshold=imbalance.needed,
+        unit="",
+        formula="recoverable = mean over steps of (compute of the slowest rank - mean compute "
+        "of all ranks); the threshold is 1.05 where compute follows tokens (correlation above "
+        "0.5) or CPU time (above 0.8, and that differs by 5 % itself), else 1.15",
+        inputs=(
+            Input("compute of the slowest rank", imbalance.slowest_ms, "ms per step", source),
+            Input("compute of the median rank", imbalance.middle_ms, "ms per step", source),
+            Input("mean compute", imbalance.mean_ms, "ms per step", source),
+            Input("correlation with tokens", follows, "", "steps.tokens, else steps.samples"),
+        ),
+    )
 
 
 class _Steps(NamedTuple):
