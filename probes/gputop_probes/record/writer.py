@@ -39,14 +39,13 @@ class RecordWriter:
             layout.host_dir(run_dir, host),
         ):
             make_folder(folder)
-        try:
-            descriptor = open_private(run_dir / layout.MANIFEST_FILE, os.O_WRONLY | os.O_EXCL)
-        except FileExistsError:
-            return cls(run_dir, host)
-        tables = {name: layout.dtype_description(fields) for name, fields in layout.TABLES.items()}
-        head = {"format": layout.FORMAT, "version": layout.FORMAT_VERSION, "tables": tables}
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({**head, **redact.anything(manifest)}, file, indent=1)
+        path = run_dir / layout.MANIFEST_FILE
+        if not path.exists():
+            tables = {
+                name: layout.dtype_description(fields) for name, fields in layout.TABLES.items()
+            }
+            head = {"format": layout.FORMAT, "version": layout.FORMAT_VERSION, "tables": tables}
+            _write_once(path, {**head, **redact.anything(manifest)}, host)
         return cls(run_dir, host)
 
     def append_rank(self, table: str, rank: int, records: bytes) -> None:
@@ -102,3 +101,19 @@ class RecordWriter:
                 self.write_errors += 1
         except OSError:
             self.write_errors += 1
+
+
+def _write_once(path: Path, content: dict[str, Any], host: str) -> None:
+    """Write a JSON file that nobody ever sees in part; one that another host made first stays."""
+    temporary = path.with_name(f".{path.name}.{host}.{os.getpid()}")
+    try:
+        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_TRUNC), "w") as file:
+            json.dump(content, file, indent=1)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
