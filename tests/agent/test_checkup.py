@@ -33,6 +33,9 @@ if kind == "dead":
     net.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
     nn.init.constant_(net.body[0].bias, -1e3)
     opt = torch.optim.AdamW(net.parameters())
+if kind == "thawed":
+    net.body.requires_grad_(False)
+    opt = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad])
 kept, shown = [], {"loss": 0.0}
 scheduler = torch.optim.lr_scheduler.StepLR(opt, 80)
 scaler = torch.amp.GradScaler("cpu", enabled=kind in ("scaler", "clip_scaled"))
@@ -70,6 +73,9 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         net.eval()
         pulled = (net(x) - net(x + 0.1)).square().mean()
         net.train()
+    if kind == "thawed":
+        if step == 10: net.body.requires_grad_(True)
+        pulled = net.unused(net(x)).square().mean()
     loss = net(x).square().mean() + pulled
     if kind == "anew": opt = torch.optim.AdamW(net.parameters(), 1e-3)
     if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
@@ -120,6 +126,7 @@ KINDS = [
     "heads",
     "clip_scaled",
     "surgery",
+    "thawed",
 ]
 LONG = ("kept", "numbers", "averaged")
 
@@ -159,6 +166,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
         "idle",
         "eval",
         "anew",
+        "thawed",
     ):  # they become sure of what they suspect
         assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
@@ -184,8 +192,20 @@ def test_gradients_that_no_optimizer_has_use_for(guests):
     assert last["stray_looks"] == 3 and last["graded"] == 2 * last["stray"]
     assert not last["stray_waiting"]
     # an optimizer that is made anew has not stepped yet when a look meets it
-    others = [kind for kind in KINDS if kind not in ("teacher", "idle", "anew")]
+    assert "stray_optimizer_at" not in last
+    others = [kind for kind in KINDS if kind not in ("teacher", "idle", "anew", "thawed")]
     assert not any("stray" in look for kind in others for look in looks(guests, kind))
+
+
+def test_a_part_that_is_thawed_and_given_to_no_optimizer(guests):
+    last = looks(guests, "thawed")[-1]
+    assert set(last["stray_names"]) == {"body.weight", "body.bias"} and last["stray_looks"] >= 3
+    assert last["stray_optimizer_at"] == f"habits.py:{line_with('one.requires_grad]')}"
+    assert last["stray_thawed_at"] == f"habits.py:{line_with('requires_grad_(True)')}"
+
+
+def line_with(words):
+    return next(n for n, text in enumerate(SCRIPT.split("\n"), 1) if words in text)
 
 
 def test_an_optimizer_that_never_steps(guests):

@@ -50,6 +50,16 @@ def test_a_local_container_that_grows_is_named_at_the_second_look(monkeypatch):
     assert told["kept_site"] == f"{frames.short_name(__file__)}:{line}"
 
 
+def test_the_line_that_fills_it_is_not_the_one_that_cuts_it(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    worst: list[object] = []
+    worst += zip((1.0,), (2.0,), strict=True)  # what puts something in
+    worst[3:] = []
+    with open(__file__) as file:
+        line = 1 + next(n for n, text in enumerate(file) if text.rstrip().endswith("something in"))
+    assert keepers.filled_at("worst") == f"{frames.short_name(__file__)}:{line}"
+
+
 def test_a_pile_among_more_tensors_of_another_shape_is_found_at_the_second_look(monkeypatch):
     """Weights, gradients and states of the optimizer are older, and more."""
     monkeypatch.setattr(frames, "origin", of_this_file)

@@ -9,15 +9,16 @@ SCRIPT = """
 import eager, each_kind, torch
 from torch import nn
 kind = each_kind.fork()
-net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0 if kind == "no draws" else 0.2))
+net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2 if kind in ("each step", "its own") else 0.0))
+rows = torch.randn(4, 8)
 opt = torch.optim.SGD(net.parameters(), 0.01)
 def step_of(number):
     if number > 9:  # the hello tells the seed, by which the children are known
         if kind in ("each step", "no draws"): torch.manual_seed(3)
         if kind == "its own": torch.manual_seed(number)
-    loss = net(torch.randn(4, 8)).square().mean()
-    if kind == "forked" and number > 9:
-        with torch.random.fork_rng():
+    loss = net(rows).square().mean()
+    if kind in ("forked", "in the loss") and number > 9:
+        with torch.random.fork_rng(enabled=kind == "forked"):
             torch.manual_seed(3)
             torch.rand(2)
     opt.zero_grad()
@@ -26,7 +27,8 @@ def step_of(number):
 for number in range(130):
     step_of(number)
 """
-KINDS = ["each step", "no draws", "its own", "forked", "plain"]
+AGAIN = ["each step", "in the loss"]
+KINDS = [*AGAIN, "no draws", "its own", "forked", "plain"]
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +41,16 @@ def guests(tmp_path_factory):
     return outcome.by_kind(KINDS)
 
 
-def test_a_seed_that_each_step_sets(guests):
-    last = guests["each step"].of_type("checkup")[-1]
-    assert last["reseeded_looks"] >= 3
-    line = next(i for i, text in enumerate(SCRIPT.split("\n"), 1) if "manual_seed(3)" in text)
-    assert last["reseeded_at"] == f"seeds.py:{line}"
+@pytest.mark.parametrize("kind", AGAIN)
+def test_a_seed_that_each_step_sets(guests, kind):
+    last = guests[kind].of_type("checkup")[-1]
+    assert last["seed_calls"] == pytest.approx(last["step"] - last["seeded_since"] + 2, abs=1)
+    assert last["seed_calls"] > 50
+    lines = [i for i, text in enumerate(SCRIPT.split("\n"), 1) if "manual_seed(3)" in text]
+    assert last["seeded_at"] == f"seeds.py:{lines[AGAIN.index(kind)]}"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "each step"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in AGAIN])
 def test_numbers_that_do_not_repeat_or_are_not_drawn(guests, kind):
     looks = guests[kind].of_type("checkup")
-    assert len(looks) >= 4 and not any("reseeded_looks" in look for look in looks)
+    assert len(looks) >= 4 and not any("seed_calls" in look for look in looks)

@@ -1,5 +1,7 @@
 """Findings about numerics and reproducibility, on built records."""
 
+import math
+
 import numpy as np
 import pytest
 from analysis_support import Builder
@@ -392,12 +394,16 @@ def test_where_a_part_is_used_that_gets_no_gradient(tmp_path, lines, site, advic
     assert without.site == site and advice in without.fix
 
 
-@pytest.mark.parametrize(("count", "is_told"), [(3, True), (2, False), (0, False)])
-def test_a_seed_that_each_step_sets(tmp_path, count, is_told):
+@pytest.mark.parametrize(
+    ("calls_a_step", "looks", "is_told"),
+    [(1.0, 4, True), (0.5, 4, True), (0.4, 4, False), (1.0, 1, False)],
+)
+def test_a_seed_that_each_step_sets(tmp_path, calls_a_step, looks, is_told):
     build = trained(tmp_path, steps=150)
-    for at in range(4):
-        seen = {"reseeded_looks": max(0, count - 3 + at), "reseeded_at": "train.py:12"}
-        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=1, lr_max=1e-3, **seen)
+    for step in (20, 40, 60, 100)[4 - looks :]:
+        calls = math.ceil(calls_a_step * (step - 4))
+        seen = {"seed_calls": calls, "seeded_since": 6, "seeded_at": "train.py:12"}
+        build.event("checkup", rank=0, pid=1, step=step, alike=1, lr_max=1e-3, **seen)
     again = found(build).get("RE05")
     assert (again is not None) is is_told
     assert again is None or (again.site == "train.py:12" and again.severity == "medium")

@@ -487,6 +487,18 @@ def test_gradients_for_nobody(tmp_path, stray, stray_looks, severity):
     assert nobody is None or "30 % of the gradients are for nobody: Teacher.weight" in nobody.title
 
 
+@pytest.mark.parametrize(
+    ("thawed_at", "site", "advice"),
+    [("train.py:30", "train.py:30", "add_param_group()"), (None, "train.py:20", "give them to")],
+)
+def test_gradients_of_a_part_that_its_models_optimizer_lacks(tmp_path, thawed_at, site, advice):
+    lines = {"stray_optimizer_at": "train.py:20", "stray_thawed_at": thawed_at}
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "stray_names": ["body.weight"]}
+    left_out = found(looked_at(tmp_path, **fields, **lines))["NU08"]
+    assert left_out.site == site
+    assert advice in left_out.fix and "made at train.py:20" in left_out.fix
+
+
 def test_gradients_of_an_optimizer_that_has_not_stepped(tmp_path):
     fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "stray_names": ["critic.weight"]}
     nobody = found(looked_at(tmp_path / "waits", stray_waiting=300, **fields))["NU08"]

@@ -56,6 +56,10 @@ class CheckupEvent(TypedDict, total=False):
     """
     stray_at: Line
     """As ``without_gradient_at``."""
+    stray_optimizer_at: Line
+    """Where the optimizer is made that has the rest of their model."""
+    stray_thawed_at: Line
+    """The only ``requires_grad_(True)`` of the script, where an optimizer has the rest."""
     stray_waiting: Whole
     """Those of them that an optimizer has which has not stepped."""
     cleared_backwards: Whole
@@ -74,12 +78,12 @@ class CheckupEvent(TypedDict, total=False):
     """The last look that saw it in training mode."""
     eval_mode_looks: Whole
     """So many looks in a row."""
-    reseeded_looks: Whole
-    """Looks in a row at which a step that draws random numbers began in the same state as at the
-    look before.
-    """
-    reseeded_at: Line
-    """The only ``manual_seed()`` in the loop, or the function, that runs then."""
+    seed_calls: Whole
+    """Calls of ``torch.manual_seed`` with the seed from which the step draws its numbers."""
+    seeded_since: Step
+    """The step of the first of them."""
+    seeded_at: Line
+    """The line of the last one."""
     backward_at: Line
     update_at: Line
     """Lines of the step's first backward, and of its update."""

@@ -15,6 +15,7 @@ from gputop_agent.hooks import (
     optimizer,
     pipelining,
     save,
+    seed,
     startup,
 )
 from gputop_agent.injection import hello, process
@@ -34,6 +35,7 @@ HOOKS = (
     clip,
     save,
     load,
+    seed,
     collectives,
     dynamo,
     gc_pauses,

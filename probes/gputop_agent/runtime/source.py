@@ -75,32 +75,12 @@ def calls_in_loop(name, frame):
     return None if innermost is None else _calls(innermost, name)
 
 
-def call_that_runs(name, calling):
-    """``"train.py:9"`` of the only call ``x.name(...)`` in a loop around the line of one of these
-    frames, innermost first, or in its function where no loop is around it; else None.
-    """
-    for frame in calling:
-        lines = calls_in_loop(name, frame)
-        if lines is None:
-            first = frame.f_code.co_firstlineno
-            functions = [node for node in _nodes(frame) if _begins_at(node, first)]
-            lines = [line for node in functions for line in _calls(node, name)]
-        if lines:
-            return place_of([(frame.f_code.co_filename, line) for line in lines])
-    return None
-
-
 def _nodes(frame):
     return ast.walk(ast.parse("".join(linecache.getlines(frame.f_code.co_filename))))
 
 
 def _has_line(node, line):
     return node.lineno <= line <= node.end_lineno
-
-
-def _begins_at(node, line):
-    is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    return is_function and line in (node.lineno, *(part.lineno for part in node.decorator_list))
 
 
 def _calls(node, name):

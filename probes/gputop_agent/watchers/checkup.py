@@ -72,7 +72,6 @@ class Checkup:
         self.zeros = gradients.Zeros()
         self.strays = gradients.Strays()
         self.mode = training_mode.TrainingMode()
-        self.reseeding = reseeding.Reseeding()
         self.habits = habits.SeenHabits()
         self.discarded = discarded.Discarded()
         self.by_hand = by_hand.ByHand()
@@ -204,7 +203,6 @@ def _look_at_held():
     _count()
     if open_step.check_stage == FIRST_FORWARD:
         open_step.check_stage = FIRST_BACKWARD
-        current.reseeding.before_forward()
         parameters = _trainable()
         current.findings["parameter_bytes"] = sum(map(_bytes, parameters))
         current.findings["held_bytes"] = sum(
@@ -243,7 +241,7 @@ def _look_at_missing(optimizer):
             current.findings.update(current.strays.look())
             current.findings.update(current.discarded.before_update())
         _look_at_mode(parameters)
-        current.findings.update(current.reseeding.before_update())
+        current.findings.update(reseeding.seeds.before_update())
         current.findings.update(current.habits.before_update(parameters, current.values))
     current.findings["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
@@ -394,7 +392,7 @@ def _send(findings):
         findings.get("resting"),
         findings.get("cleared_looks", 0) >= SURE_LOOKS,
         findings.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
-        findings.get("reseeded_looks", 0) >= SURE_LOOKS,
+        "seed_calls" in findings,
         *habits.gist(findings),
     )
     current.alike = current.alike + 1 if gist == current.gist else 1

@@ -7,11 +7,11 @@ is told of when later looks have found it too.
 import weakref
 from typing import Any
 
-from gputop_agent.runtime import late
+from gputop_agent.runtime import late, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
-from gputop_agent.watchers import used_at
+from gputop_agent.watchers import built_places, used_at
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
@@ -19,6 +19,7 @@ MAX_COPIED, COPIED_VALUES = 256, 512  # gradients on a GPU, and values of each
 MAX_NAMES = 8
 KEPT_VALUES = 64  # of a parameter that no optimizer has, to see whether somebody changes it
 KEPT_TENSORS = 8
+_THAWS = r"requires_grad_\((True)?\)|\brequires_grad *= *True"
 CONFIRMED = 3  # looks in a row that found all of a gradient zero, after one that saw some of it
 
 
@@ -27,8 +28,13 @@ def in_roots(untrained=()):
 
     Then those of other modules, whose names begin with that of their class.
     """
-    todo = [(f"{type(other).__name__}.", other) for other in alive(untrained)]
-    todo += [("", root) for root in alive(session.roots)]
+    modules = [(f"{type(other).__name__}.", other) for other in alive(untrained)]
+    modules += [("", root) for root in alive(session.roots)]
+    yield from _in_modules(modules)
+
+
+def _in_modules(todo):
+    """The same of these modules, the last one first; each with what its names begin with."""
     visited = set()
     while todo:
         prefix, module = todo.pop()
@@ -173,7 +179,9 @@ class Strays:
         if strays:
             fields["stray"] = _values_in(parameter for _, parameter in strays)
             fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
-            fields["stray_at"] = used_at.line_of_use([parameter for _, parameter in strays])
+            parameters = [parameter for _, parameter in strays]
+            fields["stray_at"] = used_at.line_of_use(parameters)
+            fields.update(_left_out(parameters))
             fields["stray_looks"] = self.looks
             fields["stray_waiting"] = _values_in(
                 parameter for _, parameter in strays if id(parameter) in waiting
@@ -211,6 +219,37 @@ class Strays:
                 self._unread.put("changed", late.first_number, [sum(changes)])
 
 
+def _left_out(strays):
+    """Where the optimizer is made that has the rest of their model, and the only line that says
+    ``requires_grad_(True)``; empty for those of a model that is not trained.
+    """
+    wanted = set(map(id, strays))
+    for root in alive(session.roots):
+        ids = {id(parameter) for _, _, parameter in _in_modules([("", root)])}
+        optimizer = _optimizer_of(ids) if wanted <= ids else None
+        if optimizer is not None:
+            return {
+                "stray_optimizer_at": built_places.of_optimizer(optimizer),
+                "stray_thawed_at": source.place_matching(_THAWS),
+            }
+    return {}
+
+
+def _optimizer_of(ids):
+    """The one with most of these parameters, of those that have stepped; None without any."""
+    shared = [
+        (sum(id(parameter) in ids for parameter in _parameters_of(optimizer)), optimizer)
+        for optimizer in alive(session.optimizers.values())
+        if events.has_stepped(optimizer)
+    ]
+    count, optimizer = max(shared, key=lambda pair: pair[0], default=(0, None))
+    return optimizer if count else None
+
+
+def _parameters_of(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _parameters_in_use():
     """Ids of the parameters of optimizers that have stepped, and of those that have not yet."""
     stepped, waiting = set(), set()
@@ -218,8 +257,7 @@ def _parameters_in_use():
         optimizer = reference()
         if optimizer is not None:
             ids = stepped if events.has_stepped(optimizer) else waiting
-            for group in optimizer.param_groups:
-                ids.update(id(parameter) for parameter in group["params"])
+            ids.update(map(id, _parameters_of(optimizer)))
     return stepped, waiting
 
 

@@ -27,7 +27,7 @@ MAX_SHAPES = 2
 _FILLS = (
     r"(\[[^\]]*\])?"
     r"(\.(append|appendleft|extend|add|insert|push|put|callback|enter_context)\("
-    r"| *\+= *[\[(]|\[.*\] = )"
+    r"| *\+= *(?![\d.]+\s*(#|$))|\[[^:]*\] = )"
 )
 MAX_FRAMES = 32
 _MAPS = dict, OrderedDict

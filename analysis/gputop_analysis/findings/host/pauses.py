@@ -10,6 +10,7 @@ import numpy as np
 from gputop_analysis.findings.advice import OWN_LOOP, SEVERAL_RANKS, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.host.rhythm import in_cycles
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
@@ -47,10 +48,7 @@ SAVING = 0.03
 )
 def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     """Training stands still while a checkpoint is written."""
-    shares = [
-        whole_share(view, rank, lambda rows: rows["checkpoint_ns"])
-        for rank in most_of(view, "checkpoint_ns")
-    ]
+    shares = _shares(view, "checkpoint_ns")
     saved = worst(shares)
     if saved is None or saved.mean_ms <= 0:
         return None
@@ -106,6 +104,12 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
             Input("checkpoints", count, "", "checkpoint events"),
         ),
     )
+
+
+def _shares(view: RunView, column: str) -> list[Share | None]:
+    """Of the ranks that spend most time on it."""
+    shares = [whole_share(view, rank, lambda rows: rows[column]) for rank in most_of(view, column)]
+    return [share and in_cycles(share) for share in shares]
 
 
 def _saved_at(events: list[dict[str, Any]]) -> str | None:
@@ -172,9 +176,7 @@ EVALUATING = 0.15
 )
 def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     """A large part of the run is evaluation."""
-    shares = [
-        whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in most_of(view, "eval_ns")
-    ]
+    shares = _shares(view, "eval_ns")
     spent = worst(shares)
     if spent is None or not spent.surely_above(EVALUATING) or Facts(view, spent.rank).acts:
         return None

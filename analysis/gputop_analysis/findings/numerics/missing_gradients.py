@@ -261,7 +261,12 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             title = f"{100 * share:.0f} % of the gradients are for nobody"
             place = "in no optimizer"
             by_hand = not view.hello(rank).get("optimizer")
-            fix = _replaced_part(names) if idle else _not_frozen(by_hand)
+            if idle:
+                fix = _replaced_part(names)
+            elif "stray_optimizer_at" in last:
+                fix = _rest_has_one(last)
+            else:
+                fix = _not_frozen(by_hand)
         return spec.make(
             severity="medium",
             title=f"{title}: {', '.join(names[:2])}",
@@ -272,7 +277,7 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
             fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=last.get("stray_at") or last.get("backward_at"),
+            site=_stray_site(last),
             confidence=0.85,
             proof=Proof(
                 statistic=f"values with a gradient and {place} / values with a gradient",
@@ -288,6 +293,12 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return None
+
+
+def _stray_site(look: Mapping[str, Any]) -> str | None:
+    """The line that is to be changed, as far as it is known; else where they are used."""
+    names = ("stray_thawed_at", "stray_optimizer_at", "stray_at", "backward_at")
+    return next((look[name] for name in names if look.get(name)), None)
 
 
 def _part(missing: int, total: int) -> str:
@@ -307,6 +318,21 @@ def _not_frozen(by_hand: bool) -> str:
         "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
         "that a loss looks through: the backward then leaves its weights out; or give it to an "
         "optimizer"
+    )
+
+
+def _rest_has_one(look: Mapping[str, Any]) -> str:
+    """Parameters of a model whose others an optimizer has."""
+    site = look.get("stray_optimizer_at")
+    optimizer = f"the optimizer made at {site}" if site else "the optimizer"
+    if look.get("stray_thawed_at"):
+        return (
+            f"call add_param_group() of {optimizer} where they are thawed, or make it with all "
+            "parameters from the beginning: those without a gradient are passed over"
+        )
+    return (
+        f"give them to {optimizer}, which has the rest of their model; if they shall stay as they "
+        "are, call requires_grad_(False) on them"
     )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
-SURE_LOOKS = 3
-"""In a row: a step drew random numbers from the state that the step of the look before began in."""
+OFTEN = 0.5
+"""Calls with one seed, by the steps since the first of them."""
 
 
 @finding(
@@ -18,32 +22,33 @@ SURE_LOOKS = 3
     name="random numbers begin anew",
     family="reproducibility",
     cause="compute",
-    trigger=f"at {SURE_LOOKS} looks in a row, 20 steps or more apart, a step that draws random "
-    "numbers begins with torch's CPU generator in the state of the look before",
+    trigger=f"at two looks, 20 steps or more apart, a step draws random numbers from a seed of "
+    f"torch.manual_seed that {percent(OFTEN)} of the steps or more have set, 10 at least",
     fix="set the seed once, before the loop",
     no_use="where each step shall draw the same numbers",
-    reads="state of torch's CPU generator before the forward and before the update of a step that "
-    "is looked at",
-    silent="steps that draw nothing between the two; dropout on a GPU, whose generator is another",
-    traps="a seed that is set once an epoch, whose length divides the distance of the looks: it is "
-    "told as well, as each epoch draws the same",
+    reads="calls of torch.manual_seed; state of torch's CPU generator before the update of a step "
+    "that is looked at",
+    silent="seeds of other generators (NumPy's, a GPU's, a torch.Generator of one's own); "
+    "fork_rng, which takes the seed back",
+    traps="a seed that is set for an evaluation: rarer than every other step",
     seen_on=CPU,
 )
 def begins_anew(view: RunView, spec: Spec) -> Finding | None:
     """Dropout, noise and what is drawn for a batch are the same again and again."""
     for rank, looks in told(view, "checkup").items():
-        last = looks[-1]
-        count = last.get("reseeded_looks") or 0
-        if count < SURE_LOOKS:
+        seeded = [look for look in looks if _shares_a_seed(look)]
+        if len(seeded) < 2 or seeded[-1] is not looks[-1]:
             continue
-        site = last.get("reseeded_at")
+        last = seeded[-1]
+        calls, steps = last["seed_calls"], _steps_since(last)
+        site = last.get("seeded_at")
         at = f" at {site}" if site else ""
         return spec.make(
             severity="medium",
             title="random numbers begin anew: steps drop and draw the same again",
-            evidence=f"before the forward of step {last['step']} and of the {count} looks before "
-            f"it, 20 steps or more apart, torch's generator was in one and the same state, and "
-            f"these steps draw from it (rank {rank}): a dropout's masks are the same each time",
+            evidence=f"torch.manual_seed{at} set one and the same seed {calls:,} times in "
+            f"{steps:,} steps up to step {last['step']}, and these steps draw from it (rank "
+            f"{rank}): a dropout's masks, noise or samples are the same each time",
             fix=f"set the seed once, before the loop, and not{at or ' in it'}; for numbers that "
             "shall be the same, as of samples to look at, use a torch.Generator of their own or "
             "torch.random.fork_rng()",
@@ -51,12 +56,26 @@ def begins_anew(view: RunView, spec: Spec) -> Finding | None:
             site=site,
             confidence=0.9,
             proof=Proof(
-                statistic="looks in a row that began in the same state",
-                value=count,
-                threshold=SURE_LOOKS - 1,
-                unit="looks",
-                formula="CRC-32 of torch.get_rng_state()",
-                inputs=(Input("looks", count, "", f"checkup event, rank {rank}"),),
+                statistic="calls with one seed / steps since the first of them",
+                value=100 * calls / steps,
+                threshold=100 * OFTEN,
+                unit="%",
+                formula="calls of torch.manual_seed; torch.initial_seed() is that seed at the "
+                "update, and the generator's state is past it",
+                inputs=(
+                    Input("calls", calls, "", f"checkup event, rank {rank}"),
+                    Input("steps", steps, "", f"checkup event, rank {rank}"),
+                ),
             ),
         )
     return None
+
+
+def _shares_a_seed(look: Mapping[str, Any]) -> bool:
+    calls = look.get("seed_calls") or 0
+    return calls > 0 and calls >= OFTEN * _steps_since(look)
+
+
+def _steps_since(look: Mapping[str, Any]) -> int:
+    """Steps since the first call; the one that is looked at comes after ``step``."""
+    return look["step"] + 1 - look["seeded_since"] + 1
