@@ -41,7 +41,11 @@ OWNERS = {
         "nn.Embedding",
         "Tensor.backward",
     ),
-    "transformers": ("TrainingArguments", "PreTrainedTokenizerBase.__call__"),
+    "transformers": (
+        "TrainingArguments",
+        "PreTrainedTokenizerBase.__call__",
+        "get_cosine_schedule_with_warmup",
+    ),
     "lightning": ("Trainer", "pytorch.callbacks.ModelCheckpoint", "pytorch.strategies.DDPStrategy"),
 }
 BUILT_IN = {"non_blocking", "memory_format", "out", "is_causal", "requires_grad", "create_graph"}

@@ -341,8 +341,41 @@ def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_pat
     comms = found(build)
     assert list(comms) == ids
     for one in comms.values():
-        assert one.site == "train.py:57 reduce_metrics" and "into one tensor" in one.fix
+        assert one.site == "train.py:57 reduce_metrics" and "one message a step" in one.fix
         assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)
+
+
+def exchanging(path, calls):
+    """Two ranks whose steps of 27 ms call these collectives: (operation, bytes)."""
+    build = Builder(path)
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo"})
+        entries = []
+        for step in range(80):
+            build.step(rank, forward=6.0, backward=12.0, comm=9.0)
+            for n, (op, size) in enumerate(calls if step < 40 else ()):
+                seq, created_ns = len(entries), build.clock[rank] - 8_000_000 + 1000 * n
+                entry = {"group": "0", "seq": seq, "op": f"gloo:{op}", "bytes": size}
+                entries.append({**entry, "created_ns": created_ns, "p2p": False})
+        build.event("flight_recorder", rank=rank, entries=entries)
+    return found(build)["CR06"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "severity", "advice"),
+    [
+        ([("all_to_all", 700_000)] * 3 + [("all_reduce", 900_000)], "info", "in 16 bits"),
+        ([("all_to_all", 7_000)] * 30, "high", "30 small messages a step"),
+        ([("broadcast", 12_000_000)], "high", "in 16 bits half of 12 MB"),
+        ([("all_reduce", 4)], "high", "every 10 steps"),
+    ],
+)
+def test_what_the_calls_of_a_step_are_decides_what_helps(tmp_path, calls, severity, advice):
+    comm = exchanging(tmp_path / "r", calls)
+    assert comm.severity == severity and advice in comm.fix
+    assert f"{len(calls)} collective" in comm.evidence
+    others = ("small messages", "in 16 bits", "every 10 steps")
+    assert [word in comm.fix for word in others].count(True) == 1
 
 
 def stages(path, p2p=True, times=({}, {})):

@@ -73,3 +73,11 @@ def test_the_fix_names_the_length_that_was_given(tmp_path):
         build.step(forward=3.0, backward=6.0, lr=rate)
     told = {one.id: one for one in evaluate(build.open())}["NU15"]
     assert "T_max=25" in told.fix and told.severity == "medium"
+
+
+@pytest.mark.parametrize("swings", [3, 4, 7.3])
+def test_swings_that_are_no_whole_steps_long(swings):
+    steps = np.arange(340)
+    rates = 2e-3 * (1 + np.cos(2 * np.pi * swings * steps / 340)) / 2
+    swing = swing_of(steps, rates)
+    assert swing is not None and swing.period == pytest.approx(340 / swings, abs=1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
@@ -45,6 +46,25 @@ def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
                 events_of_rank.append(event)
         known_events.positions[name] = len(items)
     return known_events.by_rank
+
+
+def on_ranks(
+    view: RunView, kind: str, of_rank: Callable[[int, list[Event]], Finding | None]
+) -> Finding | None:
+    """What the events of the first rank that has it tell; of no rank where all have it.
+
+    Args:
+        view: the run.
+        kind: of the events that ``of_rank`` is given, together with their rank.
+        of_rank: judges one rank.
+    """
+    by_rank = told(view, kind)
+    found = next((one for rank in by_rank if (one := of_rank(rank, by_rank[rank]))), None)
+    if found is None or len(view.ranks) == 1 or len(by_rank) < len(view.ranks):
+        return found
+    if all(of_rank(rank, by_rank[rank]) for rank in spread(list(by_rank))):
+        return replace(found, rank=None)
+    return found
 
 
 def spread(ranks: list[int]) -> list[int]:

@@ -29,7 +29,7 @@ class Seeds:
 
     def __init__(self):
         self.calls: "dict[int, Calls]" = {}
-        self.last_seed = None
+        self.last_seed = -1  # none yet
 
     def was_set(self, seed, site):
         """``torch.manual_seed(seed)`` was called at ``site``."""

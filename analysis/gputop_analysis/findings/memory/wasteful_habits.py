@@ -13,7 +13,7 @@ from gputop_analysis.findings.note import CPU, H200
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import trainers_call
-from gputop_analysis.findings.told import Event, told
+from gputop_analysis.findings.told import Event, on_ranks, told
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
@@ -225,10 +225,11 @@ HELD_SHARE, CARD_FULL = 0.05, 0.8
 )
 def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
     """Gradients zeroed, or cleared only after the forward, take as much as the parameters."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         held_bytes, total_bytes = _held(view, rank, events)
         if total_bytes <= 0 or held_bytes <= HELD_SHARE * total_bytes:
-            continue
+            return None
         card = cards(view).get(rank)
         tight = card is not None and card.peak > CARD_FULL * card.total
         return spec.make(
@@ -243,7 +244,7 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
                 "optimizer.step()",
                 mend=ByRule("zero-grad-keeps-memory"),
             ),
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             proof=Proof(
                 statistic="gradients held when a forward begins / memory",
                 value=100 * held_bytes / total_bytes,
@@ -267,7 +268,8 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 def _held(view: RunView, rank: int, events: list[Event]) -> tuple[float, float]:

@@ -7,8 +7,7 @@ import numpy as np
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, parameter_names, told
+from gputop_analysis.findings.told import Event, on_ranks, parameter_names
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -50,12 +49,13 @@ SOLVED = 1e-3
 )
 def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
     """The optimizer steps and changes nothing: dead units, a loss apart from the model."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         all_zero = last.get("gradients_not_zero") == 0
         whole = last.get("zero_gradient") or 0  # seen at three looks, whatever else has changed
         if not all_zero or (last.get("alike", 0) < ALIKE and whole < (last.get("trainable") or 1)):
-            continue
+            return None
         since = _since(events)
         first, last_losses = _losses(view, rank)
         solved = abs(last_losses) <= SOLVED * abs(first)
@@ -74,7 +74,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             f"were all zero at {looks} looks in a row up to step {last['step']}, rank "
             f"{rank}{loss}" + ("; clip_grad_norm_ is called with max_norm=0" if clipped else ""),
             fix=_ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=clip.get("site") if clipped else last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
@@ -97,7 +97,8 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return _partly_dead(view, spec)
+
+    return on_ranks(view, "checkup", of_rank) or _partly_dead(view, spec)
 
 
 def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
@@ -120,14 +121,15 @@ def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
 
 def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
     """Layers of which no unit lets a gradient through, in a network that learns elsewhere."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         dead, total = last.get("zero_gradient") or 0, last.get("trainable") or 0
         first, last_losses = _losses(view, rank)
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
         solved = abs(last_losses) <= SOLVED * abs(first)
         if not dead or not total or solved or experts:
-            continue
+            return None
         names = parameter_names(last["zero_gradient_names"])
         share, looks = dead / total, last["zero_gradient_looks"]
         return spec.make(
@@ -139,7 +141,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
             fix="look at the activations behind these layers: units that are dead (a smaller "
             "learning rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of "
             "zero in the loss; freeze them if that is meant",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=last.get("zero_gradient_at") or last.get("backward_at"),
             confidence=0.85,
             proof=Proof(
@@ -156,7 +158,8 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 def _since(events: list[Event]) -> int:

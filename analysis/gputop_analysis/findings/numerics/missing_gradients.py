@@ -10,7 +10,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, parameter_names, told
+from gputop_analysis.findings.told import Event, on_ranks, parameter_names, told
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
@@ -39,21 +39,28 @@ MUCH_WITHOUT = 0.01
 )
 def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     """Part of the model does not learn."""
-    for rank, looks in told(view, "checkup").items():
+
+    def of_rank(rank: int, looks: list[Event]) -> Finding | None:
         look = looks[-1]
         missing, total = look.get("without_gradient") or 0, look.get("trainable") or 0
         if not missing or not total or look.get("alike", 0) < ALIKE:
-            continue
+            return None
         optimizer = view.hello(rank).get("optimizer") or {}
         if missing == total and optimizer.get("module") not in ("torch", None):
-            continue  # an optimizer that is not torch's may have gradients of its own
+            return None  # an optimizer that is not torch's may have gradients of its own
         return _without_gradient(view, spec, rank, look)
-    return _of_another_optimizer(view, spec) or _left_out(view, spec)
+
+    return (
+        on_ranks(view, "checkup", of_rank)
+        or _of_another_optimizer(view, spec)
+        or _left_out(view, spec)
+    )
 
 
 def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
     """One of several optimizers that updates without any gradient."""
-    for rank, events in told(view, "no_gradient").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         name, values = last["optimizer"], last["values"]
         names = parameter_names(last.get("names") or [""])
@@ -66,7 +73,7 @@ def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
             f"{rank}: {', '.join(names)}",
             fix="look between these parameters and the loss of the backward: for a detach(), an "
             ".item(), a torch.no_grad(), or a loss that is not added",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=last.get("at"),
             confidence=0.9,
             proof=Proof(
@@ -78,7 +85,8 @@ def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
                 inputs=(Input("values", values, "", f"no_gradient event, rank {rank}"),),
             ),
         )
-    return None
+
+    return on_ranks(view, "no_gradient", of_rank)
 
 
 def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Finding:
@@ -243,11 +251,12 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
     """Parameters that get gradients, lie in no optimizer that has stepped, and stay as they are: a
     teacher that was not frozen, or an optimizer whose step is forgotten.
     """
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         stray, graded = last.get("stray") or 0, last.get("graded") or 0
         if last.get("stray_looks", 0) < ALIKE or stray <= MUCH_WITHOUT * graded:
-            continue
+            return None
         share, names = stray / graded, last.get("stray_names") or []
         idle = last.get("without_gradient") or 0
         if last.get("stray_waiting", 0) > stray / 2:
@@ -276,7 +285,7 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             + ", ".join(names)
             + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
             fix=fix,
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=_stray_site(last),
             confidence=0.85,
             proof=Proof(
@@ -292,7 +301,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 def _stray_site(look: Mapping[str, Any]) -> str | None:

@@ -8,9 +8,8 @@ from gputop_analysis.findings.numerics.large_gradients import gradient_norms
 from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import LOSS, NORM
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import called_from
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import Event, on_ranks
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
@@ -41,10 +40,11 @@ from gputop_analysis.view import RunView
 )
 def never_cleared(view: RunView, spec: Spec) -> Finding | None:
     """Without zero_grad() each step adds its gradient to those of all steps before."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         if not last.get("stale") or last.get("alike", 0) < ALIKE:
-            continue
+            return None
         norms = gradient_norms(view)[-1]
         if len(norms) > 1:
             grown = f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}"
@@ -58,7 +58,7 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
             fix=Option(
                 "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
             ),
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
@@ -71,12 +71,14 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
                 inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
             ),
         )
-    return _one_never_cleared(view, spec)
+
+    return on_ranks(view, "checkup", of_rank) or _one_never_cleared(view, spec)
 
 
 def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
     """One of several optimizers: all backwards between two updates added to old gradients."""
-    for rank, events in told(view, "uncleared").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         return spec.make(
             severity="high",
@@ -87,7 +89,7 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
             f"had used, and added to it ({last['looks']} looks in a row up to step "
             f"{last['step']}, rank {rank})",
             fix="call zero_grad() of this optimizer, too, before the backward of its loss",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
@@ -103,4 +105,5 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "uncleared", of_rank)

@@ -20,6 +20,8 @@ PERIODS, LONGEST, READINGS = 2, 4000, 400
 ENOUGH_READINGS, FEW_READINGS = 20, 12
 CANDIDATES = 64
 """Periods that are fitted, of all that were looked at."""
+FRACTIONS = np.linspace(-0.5, 0.5, 9)
+"""Of a step, beside the best of them."""
 LOW = 0.05
 """Of the largest rate: a swing that goes less far down is one of a cyclical schedule."""
 EXPLAINED, ALL_EXPLAINED, TRUSTED = 0.995, 0.9999, 0.9
@@ -75,8 +77,9 @@ def rate_swings(view: RunView, spec: Spec) -> Finding | None:
             "stepped beyond its end goes up as it came down",
             fix=f"CosineAnnealingLR with T_max={swing.period // 2} comes back up after "
             f"{swing.period // 2} calls of scheduler.step(): set T_max to the calls of the whole "
-            "run (epochs x batches), or call step() once an epoch where T_max counts epochs; for "
-            "restarts on purpose there is CosineAnnealingWarmRestarts",
+            "run (epochs x batches), or call step() once an epoch where T_max counts epochs; the "
+            "cosine of transformers goes down once with num_cycles=0.5; for restarts on purpose "
+            "there are CosineAnnealingWarmRestarts and cosine_with_restarts",
             rank=everybody(view),
             site=schedule_site(view, rank),
             confidence=0.85,
@@ -113,16 +116,18 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     chosen = np.unique(np.linspace(0, len(rates) - 1, READINGS).astype(int))
     steps, rates = steps[chosen], rates[chosen]
     longest = min(LONGEST, int(steps[-1] - steps[0]) // PERIODS)
-    periods = np.arange(4, longest + 1, 2)
+    periods = np.arange(4, longest + 1)
     if not len(periods):
         return None
     likely = periods[np.argsort(_strength(steps, rates, periods))[-CANDIDATES:]]
+    near = max(likely, key=lambda period: _explained(steps, rates, period))
+    # as many swings as somebody asked for need not be whole steps long
     explained, period = max(
-        (_explained(steps, rates, int(period)), int(period)) for period in likely
+        (_explained(steps, rates, period), period) for period in near + FRACTIONS
     )
     needed = EXPLAINED if len(rates) >= ENOUGH_READINGS else ALL_EXPLAINED
     if explained >= needed:
-        return Swing(period, explained, len(rates))
+        return Swing(round(period), explained, len(rates))
     return None
 
 
@@ -139,7 +144,7 @@ def _strength(steps: Array, rates: Array, periods: Array) -> Array:
     return (np.cos(angles) @ centred) ** 2 + (np.sin(angles) @ centred) ** 2
 
 
-def _explained(steps: Array, rates: Array, period: int) -> float:
+def _explained(steps: Array, rates: Array, period: float) -> float:
     """Part of the variance that a cosine of ``period`` steps and any phase explains, 0 to 1."""
     angle = 2 * np.pi * steps / period
     waves = np.stack([np.ones(len(steps)), np.cos(angle), np.sin(angle)], axis=1)

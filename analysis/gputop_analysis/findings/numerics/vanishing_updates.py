@@ -6,8 +6,7 @@ import numpy as np
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, told
+from gputop_analysis.findings.told import Event, on_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -33,7 +32,8 @@ STUCK_SHARE, LOOKS = 0.90, 3
 )
 def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
     """bf16 keeps 8 bits: a relative change below 2^-9 is rounded away."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         shares = [share for event in events[-LOOKS:] if (share := _stuck(event)) is not None]
         optimizer = view.hello(rank).get("optimizer") or {}
         foreign = optimizer.get("module") not in ("torch", None) or "compensation" in (
@@ -41,7 +41,7 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
         )
         lr = events[-1].get("lr_max") or 0.0
         if len(shares) < LOOKS or min(shares) <= STUCK_SHARE or lr <= 0 or foreign:
-            continue
+            return None
         share = float(np.median(shares))
         return spec.make(
             severity="medium",
@@ -52,7 +52,7 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
             f"rank {rank}, lr {lr:.3g})",
             fix="keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), "
             "or an optimizer with stochastic rounding, or raise the learning rate",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             confidence=0.85,
             proof=Proof(
                 statistic="smallest share of unchanged values in the last three looks",
@@ -73,7 +73,8 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 def _stuck(event: Event) -> float | None:

@@ -8,7 +8,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LOSS, RATE, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, told
+from gputop_analysis.findings.told import Event, on_ranks, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -59,11 +59,12 @@ def schedule_site(view: RunView, rank: int) -> str | None:
 )
 def made_anew(view: RunView, spec: Spec) -> Finding | None:
     """Momentum and the averages of Adam begin at zero in each step."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         looks = last.get("fresh_looks", 0)
         if looks < ALIKE:
-            continue
+            return None
         name = str((view.hello(rank).get("optimizer") or {}).get("class") or "the optimizer")
         return spec.make(
             severity="high",
@@ -73,7 +74,7 @@ def made_anew(view: RunView, spec: Spec) -> Finding | None:
             "at zero each time",
             fix=f"make {name} once, before the loop; to change its rate use a scheduler, or set "
             "optimizer.param_groups[0]['lr']",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=optimizer_site(view, rank) or last.get("update_at"),
             confidence=0.95,
             proof=Proof(
@@ -85,7 +86,8 @@ def made_anew(view: RunView, spec: Spec) -> Finding | None:
                 inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 @finding(
@@ -105,12 +107,13 @@ def made_anew(view: RunView, spec: Spec) -> Finding | None:
 )
 def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
     """The loss applies softmax to probabilities: it can't fall far, and its gradients are small."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         function = last.get("normalised_twice")
         looks = standing(events, lambda event: event.get("normalised_twice"))
         if not function or looks < ALIKE:
-            continue
+            return None
         if function == "softmax":
             loss, bound = (
                 "cross_entropy",
@@ -142,7 +145,8 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
                 inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 @finding(
@@ -165,12 +169,13 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
 )
 def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
     """Decay has driven all weights to zero: the network answers the same to everything."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         largest = last.get("weights_rms")
         looks = standing(events, lambda event: event.get("weights_rms", 1.0) < VANISHED)
         if largest is None or looks < ALIKE or events[0].get("weights_rms") == 0:
-            continue  # zeros from the beginning have not vanished: see NU13
+            return None  # zeros from the beginning have not vanished: see NU13
         optimizer = view.hello(rank).get("optimizer") or {}
         decay = optimizer.get("weight_decay")
         return spec.make(
@@ -193,7 +198,8 @@ def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
                 inputs=(Input("looks in a row", looks, "", f"checkup events, rank {rank}"),),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 @finding(
@@ -220,11 +226,12 @@ def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
 )
 def cleared_unused(view: RunView, spec: Spec) -> Finding | None:
     """Batches that are computed for nothing: the update has the gradients of the last one alone."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         looks, cleared = last.get("cleared_looks") or 0, last.get("cleared_backwards") or 0
         if looks < ALIKE or not cleared:
-            continue
+            return None
         backwards = max(cleared + 1, int(last.get("step_backwards") or 0))
         return spec.make(
             severity="high",
@@ -236,7 +243,7 @@ def cleared_unused(view: RunView, spec: Spec) -> Finding | None:
             "batch alone",
             fix="call optimizer.zero_grad() once for each update, before its first batch or right "
             "after optimizer.step()",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=last.get("cleared_at") or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
@@ -252,4 +259,5 @@ def cleared_unused(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)

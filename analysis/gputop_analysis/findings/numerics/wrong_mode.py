@@ -5,8 +5,7 @@ from __future__ import annotations
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LOSS
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import Event, on_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -32,11 +31,12 @@ SURE_LOOKS = 2
 )
 def eval_mode(view: RunView, spec: Spec) -> Finding | None:
     """An evaluation called eval() and nobody train(): no dropout, old statistics of batches."""
-    for rank, events in told(view, "checkup").items():
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         looks = last.get("eval_mode_looks", 0)
         if looks < SURE_LOOKS:
-            continue
+            return None
         name, parts = last.get("eval_mode") or "the model", last.get("eval_mode_parts") or []
         after = last.get("eval_mode_after", 0)
         return spec.make(
@@ -46,7 +46,7 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
             f"{after}, and in eval mode at {looks} looks in a row up to step {last['step']}; what "
             f"works otherwise in eval mode: {', '.join(parts)}",
             fix="call model.train() after each evaluation, before the next batch",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             confidence=0.9,
             proof=Proof(
                 statistic="looks in a row that found the model in eval mode at an update",
@@ -60,4 +60,5 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)

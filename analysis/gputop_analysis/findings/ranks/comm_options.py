@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop_analysis.findings.advice import OWN_LOOP, MovedSetting, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.ranks.called import Called
 from gputop_analysis.findings.sites import Site, named
 from gputop_analysis.text import counted
 
@@ -24,6 +25,8 @@ ACCUMULATED = 4
 """Micro-batches that are proposed between two sums."""
 RARER = 10
 """Steps between two calls of collectives that are proposed for metrics."""
+FEW_MESSAGES = 8
+"""Collectives of the script's own in a step, from which on they are many."""
 SMALL_BUCKETS = 4
 """More of them than this, each below 1 MiB, are many small messages."""
 
@@ -43,13 +46,15 @@ def volume_ms(run: Facts) -> float | None:
     sent, ranks = bytes_a_sum(run), max(2, run.world)
     if sent is None:
         return None
-    if "gloo" in str(run.parallel.get("backend")):
-        backend = "gloo"
-    else:
-        backend = "nccl"
-    hosts = len({run.view.host_of(rank) for rank in run.view.ranks}) > 1
     passes = 3 if run.parallel.get("fsdp") else 2
-    return 1e3 * passes * (ranks - 1) / ranks * sent / SLOWEST_BYTES_PER_S[backend, hosts]
+    return passes * (ranks - 1) / ranks * _sent_ms(run, sent)
+
+
+def _sent_ms(run: Facts, sent: float) -> float:
+    """Longest time for so many bytes."""
+    backend = "gloo" if "gloo" in str(run.parallel.get("backend")) else "nccl"
+    hosts = len({run.view.host_of(rank) for rank in run.view.ranks}) > 1
+    return 1e3 * sent / SLOWEST_BYTES_PER_S[backend, hosts]
 
 
 def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
@@ -81,7 +86,9 @@ BUFFERS = "_distributed_broadcast_coalesced"
 """Function of DDP that sends them."""
 
 
-def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
+def called_options(
+    run: Facts, site: Site | None, called: Called | None, exposed_ms: float
+) -> list[Option]:
     """Options where the time is in collectives that the script calls itself, beside DDP's."""
     at = named(site, " at {}")
     if site is not None and BUFFERS in site.detail:
@@ -91,9 +98,33 @@ def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
             "broadcast_buffers=False)"
         )
         return [Option(words, wins_ms=exposed_ms)]
-    together = f"stack what is reduced{at} into one tensor: one message a step instead of many"
-    seldom = f"call the collectives{at} every {RARER} steps, where their results are only shown"
-    return [Option(together, promises=False), Option(seldom, wins_ms=(1 - 1 / RARER) * exposed_ms)]
+    seldom = f"every {RARER} steps, where their results are only shown"
+    if called is None:
+        return [
+            Option(f"stack what is sent{at}: one message a step instead of many", promises=False),
+            Option(f"call the collectives{at} {seldom}", wins_ms=(1 - 1 / RARER) * exposed_ms),
+        ]
+    options = []
+    if called.small > FEW_MESSAGES:
+        words = f"stack what is sent{at}: {called.small:.0f} small messages a step could be few"
+        spared = (1 - FEW_MESSAGES / called.messages) * exposed_ms
+        options.append(Option(words, wins_ms=spared))
+    if called.tiny > 0.5:
+        words = f"send what is a number or two{at} {seldom}"
+        spared = (1 - 1 / RARER) * called.tiny / called.messages * exposed_ms
+        options.append(Option(words, wins_ms=spared))
+    explained = _sent_ms(run, called.bytes_sent)
+    if explained >= BY_VOLUME * exposed_ms:
+        megabytes = f"{called.bytes_sent / 1e6:.3g} MB a step"
+        half, by_volume = 0.5 * min(explained, exposed_ms), min(explained, exposed_ms)
+        options += [
+            Option(f"send less{at}: in 16 bits half of {megabytes}", wins_ms=half),
+            Option(
+                "begin to send before the result is needed (async_op=True), and wait for it then",
+                wins_ms=by_volume,
+            ),
+        ]
+    return options or _less_latency(run, exposed_ms)
 
 
 def _fewer(run: Facts, threads: int) -> Option:

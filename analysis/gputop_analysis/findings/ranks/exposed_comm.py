@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import RANK_WAITS, phases
+from gputop_analysis.findings.ranks.called import Called, called_a_step
 from gputop_analysis.findings.ranks.comm_options import (
+    FEW_MESSAGES,
     bytes_a_sum,
     called_options,
     comm_options,
@@ -24,8 +27,8 @@ from gputop_analysis.findings.sites import Site, called_from, top_site
 from gputop_analysis.findings.stages import passes_messages, pipeline_ranks
 from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
-from gputop_analysis.stats import block_bootstrap
-from gputop_analysis.text import percent
+from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
 from gputop_analysis.waits import ARRIVALS, COLLECTIVES, DDP_TIMERS, in_collectives, waits
 
@@ -34,6 +37,10 @@ Event = dict[str, Any]
 EXPOSED, MUCH_EXPOSED = 0.10, 0.30
 WRAPPERS = ("ddp", "fsdp", "deepspeed", "mesh")
 """Of a model, which call collectives themselves."""
+MOSTLY_EXCHANGED = 0.5
+"""Part of the bytes in all_to_all, from which ranks hold parts of one model, which need each
+other's values.
+"""
 SYNCHRONISED = 0.9
 """Of the micro-batches, from which each is synchronised: counts lag by a few iterations."""
 ENOUGH_ITERATIONS = 500
@@ -98,8 +105,9 @@ _OF_MESSAGES = (
     reads="the smallest communication wait over the ranks, less what overlaps",
     silent=(
         "one rank; a straggler, whose cost is counted there; a pipeline, where "
-        "waiting is the bubble (CR13); only an info where ranks send to one another by the "
-        "script's own calls, as the stages of a pipeline made by hand do, and wait no more than "
+        "waiting is the bubble (CR13); only an info where ranks hold parts of one model and "
+        f"exchange values in at most {FEW_MESSAGES} collectives a step, or send to one another by "
+        "the script's own calls, as stages of a pipeline made by hand do, and wait no more than "
         "its largest bubble (all but one of n ranks: 1 - 1/n)"
     ),
     traps="waiting for a slow rank: the minimum over ranks leaves that out",
@@ -124,22 +132,24 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     run = Facts(view, view.ranks[0])
     parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
     steps = f"{len(least_ms):,} steps or groups of steps"
-    severity: Severity = "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium"
-    fix = called_options(site, ms.value) if wait.by_script else comm_options(run, ms.value)
-    largest_bubble = 1 - 1 / wait.ranks  # of a pipeline, with one micro-batch a step
+    called = called_a_step(view, view.ranks[0]) if wait.by_script else None
     by_messages = wait.by_script and passes_messages(view)
+    fix: Sequence[Option | str]
     if by_messages:
         fix = _OF_MESSAGES
-        if ms.low <= largest_bubble * wall_ms:
-            severity = "info"
+    elif wait.by_script:
+        fix = called_options(run, site, called, ms.value)
+    else:
+        fix = comm_options(run, ms.value)
     return spec.make(
-        severity=severity,
+        severity=_severity(wait, ms, by_messages, called),
         title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "
         "ms, on every rank",
         evidence=f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step "
         f"(95 % interval {ms.low:.1f} to {ms.high:.1f} ms, {source}, {steps}, {wait.ranks} "
         f"ranks, backend {parallel.get('backend')})"
         + ("" if wait.by_script else _gradients(sent, explained))
+        + _messages(called)
         + (f"; {site.words}" if site else ""),
         fix=fix,
         rank=everybody(view),
@@ -373,6 +383,25 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _severity(wait: _LeastWait, ms: Interval, by_messages: bool, called: Called | None) -> Severity:
+    largest_bubble = 1 - 1 / wait.ranks  # of a pipeline, with one micro-batch a step
+    if by_messages and ms.low <= largest_bubble * wait.wall_ms:
+        return "info"
+    if called and called.exchanged > MOSTLY_EXCHANGED and called.messages <= FEW_MESSAGES:
+        return "info"
+    return "high" if ms.low > MUCH_EXPOSED * wait.wall_ms else "medium"
+
+
+def _messages(called: Called | None) -> str:
+    if called is None:
+        return ""
+    messages = counted(round(called.messages), "collective")
+    text = f"; {messages} a step with {called.bytes_sent / 1e6:.3g} MB"
+    if called.exchanged > 0:
+        text += f", {100 * called.exchanged:.0f} % of it in all_to_all"
+    return text
 
 
 def _gradients(sent: int, explained_ms: float | None) -> str:

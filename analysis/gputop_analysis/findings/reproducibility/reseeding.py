@@ -7,8 +7,7 @@ from typing import Any
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import Event, on_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -35,10 +34,11 @@ OFTEN = 0.5
 )
 def begins_anew(view: RunView, spec: Spec) -> Finding | None:
     """Dropout, noise and what is drawn for a batch are the same again and again."""
-    for rank, looks in told(view, "checkup").items():
+
+    def of_rank(rank: int, looks: list[Event]) -> Finding | None:
         seeded = [look for look in looks if _shares_a_seed(look)]
         if len(seeded) < 2 or seeded[-1] is not looks[-1]:
-            continue
+            return None
         last = seeded[-1]
         calls, steps = last["seed_calls"], _steps_since(last)
         site = last.get("seeded_at")
@@ -46,13 +46,13 @@ def begins_anew(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             severity="medium",
             title="random numbers begin anew: steps drop and draw the same again",
-            evidence=f"torch.manual_seed{at} set one and the same seed {calls:,} times in "
-            f"{steps:,} steps up to step {last['step']}, and these steps draw from it (rank "
-            f"{rank}): a dropout's masks, noise or samples are the same each time",
+            evidence=f"torch.manual_seed set one and the same seed {calls:,} times in {steps:,} "
+            f"steps up to step {last['step']}{at}, and these steps draw from it (rank {rank}): a "
+            "dropout's masks, noise or samples are the same each time",
             fix=f"set the seed once, before the loop, and not{at or ' in it'}; for numbers that "
             "shall be the same, as of samples to look at, use a torch.Generator of their own or "
             "torch.random.fork_rng()",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
+            rank=rank,
             site=site,
             confidence=0.9,
             proof=Proof(
@@ -68,7 +68,8 @@ def begins_anew(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return None
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 def _shares_a_seed(look: Mapping[str, Any]) -> bool:
