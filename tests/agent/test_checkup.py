@@ -218,6 +218,7 @@ def test_a_model_that_is_left_in_eval_mode(guests):
     told = [look for look in looks(guests, "eval") if "eval_mode" in look]
     assert [(look["eval_mode_looks"], look["step"] // 20) for look in told[:2]] == [(1, 3), (2, 4)]
     assert (told[0]["eval_mode"], told[0]["eval_mode_parts"]) == ("Net", ["Dropout"])
+    assert told[0]["eval_mode_at"] is None, "one of several lines"
     assert told[0]["eval_mode_after"] // 20 == 2
     others = [kind for kind in KINDS if kind != "eval"]
     assert not any("eval_mode" in look for kind in others for look in looks(guests, kind))

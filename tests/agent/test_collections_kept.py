@@ -79,3 +79,21 @@ def test_what_refers_to_itself_ends():
     ring = World()
     vars(ring.film)["world"] = ring
     assert collections_kept.GrowingCollection().look(0) == {}
+
+
+def test_handles_of_cs_that_do_not_tell_their_size_are_found_where_they_are_alone():
+    works, losses, others = [], [], []
+    grown_bytes = 50 << 20
+
+    def step():
+        works.append(memoryview(b"as a handle of a collective"))
+        losses.append(0.5)
+
+    assert looked_twice(step, grown_bytes)["grown_in"] == "works"
+
+    def both():
+        step()
+        others.append(memoryview(b"another"))
+
+    works.clear()
+    assert looked_twice(both, grown_bytes) == {}

@@ -76,6 +76,8 @@ class CheckupEvent(TypedDict, total=False):
     """Classes in it that do something else in eval mode."""
     eval_mode_after: Step
     """The last look that saw it in training mode."""
+    eval_mode_at: Line
+    """The only ``eval()`` of the script."""
     eval_mode_looks: Whole
     """So many looks in a row."""
     seed_calls: Whole

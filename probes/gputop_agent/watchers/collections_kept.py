@@ -15,6 +15,7 @@ from gputop_agent.watchers import keepers
 MAX_DEPTH, MAX_SEEN, MAX_NS = 3, 2000, 20_000_000
 MAX_ITEMS = 8  # of a tuple or an object, whose sizes are added up
 MIN_SHARE = 0.3  # of what memory grew by
+OFTEN = 0.5  # entries a step of a collection of objects that do not tell their size
 _SIZED = (str, bytes, bytearray, int, float)
 
 
@@ -23,7 +24,7 @@ class GrowingCollection:
 
     def __init__(self):
         self.lengths = {}
-        self.memory_bytes = 0
+        self.memory_bytes = self.step = 0
         self.told = {}
 
     def look(self, memory_bytes):
@@ -33,17 +34,30 @@ class GrowingCollection:
         if self.told:
             return self.told
         piles = _piles()
-        grown = {
-            name: (len(pile) - self.lengths[name]) * _size_of_newest(pile)
+        growth = {
+            name: len(pile) - self.lengths[name]
             for name, pile in piles.items()
             if name in self.lengths
         }
+        grown = {name: more * _size(_newest(piles[name])) for name, more in growth.items()}
         largest = max(grown, key=grown.__getitem__, default="")
-        if grown.get(largest, 0) > MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
+        if grown.get(largest, 0) <= MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
+            largest = self._only_opaque(piles, growth)
+        if largest:
             self.told = {"grown_in": largest, "grown_site": keepers.filled_at(largest)}
         self.lengths = {name: len(pile) for name, pile in piles.items()}
-        self.memory_bytes = memory_bytes
+        self.memory_bytes, self.step = memory_bytes, session.step
         return self.told
+
+    def _only_opaque(self, piles, growth):
+        """The only collection of objects of C's that gets longer with the steps; else empty."""
+        enough = max(1, OFTEN * (session.step - self.step))
+        names = [
+            name
+            for name, more in growth.items()
+            if more >= enough and _is_opaque(_newest(piles[name]))
+        ]
+        return names[0] if len(names) == 1 else ""
 
 
 def _piles():
@@ -77,15 +91,20 @@ def _inside(name, value):
     return list(inside.items()) if type(inside) is dict else []
 
 
-def _size_of_newest(pile):
-    """Bytes of what was put in last."""
+def _newest(pile):
+    """What was put in last."""
     if type(pile) in (list, deque):
-        newest = pile[-1]
-    elif type(pile) is set:
-        newest = next(iter(pile))
-    else:
-        newest = next(reversed(list(pile.values())))
-    return _size(newest)
+        return pile[-1]
+    if type(pile) is set:
+        return next(iter(pile))
+    return next(reversed(list(pile.values())))
+
+
+def _is_opaque(item):
+    """Whether it is an object of C's that may hold anything, as the handle of a collective."""
+    kind = type(item)
+    known = kind in (*_SIZED, tuple, list, dict, bool, type(None)) or kind.__module__ == "numpy"
+    return not known and not kind.__dictoffset__
 
 
 def _size(item, depth=1) -> int:

@@ -7,11 +7,13 @@ from the beginning may be meant so, and one whose parts alone are in eval mode i
 
 import weakref
 
+from gputop_agent.runtime import source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
 MAX_MODULES = 2000
 SURE_LOOKS = 2
+_SETS_EVAL = r"\.eval\(\)|\.train\((mode=)?False\)"
 SOON_STEPS = 20  # a first suspicion is looked at again so soon
 
 
@@ -38,6 +40,7 @@ class TrainingMode:
                         "eval_mode": type(root).__name__,
                         "eval_mode_parts": parts,
                         "eval_mode_after": last,
+                        "eval_mode_at": source.place_matching(_SETS_EVAL),
                     }
         self.looks = self.looks + 1 if fields else 0
         if fields:
