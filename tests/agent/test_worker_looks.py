@@ -11,11 +11,13 @@ from gputop_agent.watchers import worker_looks  # noqa: E402
 
 SCRIPT = """
 import sys, time, torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 class Rows(Dataset):
+    def __init__(self, caches): self.caches, self.cache = caches, {}
     def __len__(self): return 4000
     def __getitem__(self, index):
+        if self.caches: self.cache[index] = torch.ones(20000)  # what fills it
         row = torch.zeros(4)
         return decoded(row)
 
@@ -28,7 +30,7 @@ def main():
     net = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     loader = DataLoader(
-        Rows(), 4, num_workers=2, multiprocessing_context=sys.argv[1],
+        Subset(Rows({caches}), range(4000)), 4, num_workers=2, multiprocessing_context=sys.argv[1],
         sampler=range({samples}), persistent_workers=False,
     )
     for rows in loader:
@@ -40,9 +42,13 @@ if __name__ == "__main__":
 COSTLY = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "the costly line" in line)
 
 
-def trained(tmp_path, method, samples=400):
+FILLS = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "what fills it" in line)
+
+
+def trained(tmp_path, method, samples=400, caches=False):
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace("{samples}", str(samples)))
+    body = SCRIPT.replace("{samples}", str(samples)).replace("{caches}", str(caches))
+    script.write_text(body)
     outcome = run_script([str(script), method])
     assert (outcome.exit_code, outcome.stderr, outcome.agent_errors) == (0, "", "")
     assert outcome.guest.n_steps == samples // 4
@@ -62,6 +68,14 @@ def test_workers_tell_the_line_that_takes_their_time(tmp_path, method):
             counts[sample["site"]] = counts.get(sample["site"], 0) + sample["count"]
     assert sum(counts.values()) >= 10
     assert counts[f"train.py:{COSTLY}"] > 0.8 * sum(counts.values())
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_cache_in_the_data_set_that_grows_is_named(tmp_path, method):
+    told = trained(tmp_path, method, 1200, caches=True)
+    assert {event["worker"] for event in told} == {0, 1}
+    named = [(event["grown_in"], event["grown_site"]) for event in told if "grown_in" in event]
+    assert set(named) == {("cache", f"train.py:{FILLS}")}
 
 
 def test_a_worker_that_ends_at_once_says_what_it_saw_or_nothing(tmp_path):

@@ -267,7 +267,7 @@ def test_graphs_in_evaluation(tmp_path):
 LOADER = {"num_workers": 2, "site": "train.py:41", "dataset": "Rows"}
 
 
-def of_workers(build, mb_per_s, seconds=12, count=2, start_mb=180.0):
+def of_workers(build, mb_per_s, seconds=12, count=2, start_mb=180.0, **fields):
     """What each worker says of its own memory, every half second."""
     for worker in range(count):
         slope = mb_per_s[worker] if isinstance(mb_per_s, list) else mb_per_s
@@ -282,6 +282,7 @@ def of_workers(build, mb_per_s, seconds=12, count=2, start_mb=180.0):
             looks=9,
             memory_ns=times,
             memory_bytes=sizes,
+            **fields,
         )
 
 
@@ -295,6 +296,16 @@ def test_memory_that_grows_in_each_worker_is_told_for_all_of_them(tmp_path):
     assert told and int(told[1]) == pytest.approx(600, rel=0.1), growth.title
     assert growth.site == LOADER["site"]
     assert "reads Rows" in growth.evidence
+
+
+def test_what_grows_in_each_worker_is_named(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER)
+    build.steps(600, forward=8.0, backward=12.0)
+    of_workers(build, mb_per_s=5.0, grown_in="cache", grown_site="rows.py:9")
+    growth = found(build)["ME05"]
+    assert growth.site == "rows.py:9" and "keep less in cache" in growth.fix
+    assert "; cache gets longer by as much" in growth.evidence
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,10 @@ class LoaderWorker(TypedDict, total=False):
     """Its part of memory with no file behind it (``Pss_Anon``): a page that it writes to is its
     own from then on.
     """
+    grown_in: Line
+    """The collection in its data set that gets longer by as much."""
+    grown_site: Line
+    """The only line that fills it; empty otherwise."""
 
 
 class WorkerLooks(TypedDict, total=False):

@@ -27,13 +27,18 @@ class GrowingCollection:
         self.memory_bytes = self.step = 0
         self.told = {}
 
-    def look(self, memory_bytes):
+    def look(self, memory_bytes, variables=None, search=None):
         """``{"grown_in": "frames", "grown_site": "train.py:88"}`` of the one that has grown most
         since the last look, if by a good part of what memory has; else empty.
+
+        Args:
+            memory_bytes: now.
+            variables: names and values to begin with; those of the running functions otherwise.
+            search: finds a line, see ``keepers.filled_at``.
         """
         if self.told:
             return self.told
-        piles = _piles()
+        piles = _piles(keepers.users_variables() if variables is None else variables)
         growth = {
             name: len(pile) - self.lengths[name]
             for name, pile in piles.items()
@@ -44,7 +49,7 @@ class GrowingCollection:
         if grown.get(largest, 0) <= MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
             largest = self._only_opaque(piles, growth)
         if largest:
-            self.told = {"grown_in": largest, "grown_site": keepers.filled_at(largest)}
+            self.told = {"grown_in": largest, "grown_site": keepers.filled_at(largest, search)}
         self.lengths = {name: len(pile) for name, pile in piles.items()}
         self.memory_bytes, self.step = memory_bytes, session.step
         return self.told
@@ -60,10 +65,10 @@ class GrowingCollection:
         return names[0] if len(names) == 1 else ""
 
 
-def _piles():
+def _piles(variables):
     """Long collections by the name of the variable or attribute that has them."""
     began, visited, piles = monotonic_ns(), set(), {}
-    level = list(keepers.users_variables())
+    level = list(variables)
     for _ in range(MAX_DEPTH + 1):
         further = []
         for name, value in level:
@@ -86,9 +91,14 @@ def _inside(name, value):
     """
     if type(value) is dict:
         return [(name, one) for one in list(value.values())]
-    is_users = keepers.is_users_module if type(value) is ModuleType else keepers.is_the_users
+    is_users = keepers.is_users_module if type(value) is ModuleType else _is_looked_into
     inside = getattr(value, "__dict__", None) if is_users(value) else None
     return list(inside.items()) if type(inside) is dict else []
+
+
+def _is_looked_into(value):
+    """Whether it is the user's, or torch's around a data set of the user's."""
+    return keepers.is_the_users(value) or type(value).__module__.startswith("torch.utils.data.")
 
 
 def _newest(pile):

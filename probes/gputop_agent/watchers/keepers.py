@@ -9,7 +9,7 @@ import linecache
 import logging
 import re
 import sys
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from functools import partial
 from time import monotonic_ns
 from types import CellType, FrameType, FunctionType, MethodType, TracebackType
@@ -29,8 +29,9 @@ _FILLS = (
     r"(\.(append|appendleft|extend|add|insert|push|put|callback|enter_context)\("
     r"| *\+= *(?![\d.]+\s*(#|$))|\[[^:]*\] = )"
 )
+_MAKES = r" *= *(collections\.)?defaultdict\("
 MAX_FRAMES = 32
-_MAPS = dict, OrderedDict
+_MAPS = dict, OrderedDict, defaultdict
 PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, MethodType, partial
 _FAILED = FrameType, TracebackType  # of an exception that is kept
@@ -219,18 +220,26 @@ def _variables(frame):
     return variables
 
 
-def filled_at(name):
-    """The only place in the user's files on the stack that puts something into it, or that makes
-    the handler whose buffer it is; else empty.
+def filled_at(name, search=None):
+    """The only place that puts something into it, or that makes a dict that fills itself or the
+    handler whose buffer it is; else empty. ``search`` is for a pattern in the user's files: those
+    on the stack, where nothing else is said.
     """
+    search = search or _place_on_stack
     handler, _, is_buffer = name.partition(".")
     if is_buffer:
         return source.place_with(handler + "(") or ""
-    fills = re.compile(r".*\b%s\b%s" % (re.escape(name), _FILLS))
+    name = re.escape(name)
+    return search(r"\b%s\b%s" % (name, _FILLS)) or search(r"\b%s\b%s" % (name, _MAKES)) or ""
+
+
+def _place_on_stack(pattern):
+    """As ``source.place_matching``, in the files of the running functions alone."""
+    is_wanted = re.compile(pattern).search
     lines = [
         (file, number)
         for file in {frame.f_code.co_filename for frame in _users_frames()}
         for number, line in enumerate(linecache.getlines(file), 1)
-        if fills.match(line) and not line.lstrip().startswith("#")
+        if is_wanted(line) and not line.lstrip().startswith("#")
     ]
-    return source.place_of(lines) or ""
+    return source.place_of(lines)

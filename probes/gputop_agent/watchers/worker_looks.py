@@ -11,8 +11,16 @@ import sys
 from multiprocessing import util
 from time import monotonic, sleep
 
-from gputop_agent.runtime import descriptors, frames, guard, interrupts, looks, transport
-from gputop_agent.watchers import stacks
+from gputop_agent.runtime import (
+    descriptors,
+    frames,
+    guard,
+    interrupts,
+    looks,
+    source,
+    transport,
+)
+from gputop_agent.watchers import collections_kept, stacks
 
 WORKERS = 4  # of a loader; what the others do is the same
 #: (until this many seconds after the start, seconds between two looks)
@@ -20,6 +28,7 @@ RATES = ((12.0, 0.05), (60.0, 0.1), (float("inf"), 0.25))
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
 _MEMORY_S, _MOST_MEMORY_S = 0.25, 30.0  # between two readings, at first and in the end
 _MEMORY_COST = 0.01  # of the time at most: a reading locks the process's memory map
+_RISE_BYTES = 8 << 20
 _END_S = 0.5  # that the worker's end waits for a tick at most
 _LOOP = "_worker_loop"
 _LOOP_FILE = os.path.join("data", "_utils", "worker.py")
@@ -43,7 +52,7 @@ def _begin(info):
     """In the thread that makes the batches: start the one that looks at it."""
     is_process = getattr(info, "worker_method", None) in (None, "multiprocessing")
     if is_process and info.id < WORKERS:
-        watch = WorkerWatch(info.id, _thread.get_ident())
+        watch = WorkerWatch(info.id, _thread.get_ident(), getattr(info, "dataset", None))
         util.Finalize(None, guard.safely, (watch.end,), exitpriority=-100)
         _thread.start_new_thread(guard.safely, (watch.run,))
 
@@ -51,7 +60,7 @@ def _begin(info):
 class WorkerWatch:
     """The thread of one worker, and what it has counted."""
 
-    def __init__(self, number, ident):
+    def __init__(self, number, ident, dataset):
         self._number = number  # among the loader's workers
         self._ident = ident  # of the thread that makes the batches
         self._pid = os.getpid()
@@ -63,6 +72,9 @@ class WorkerWatch:
         self._places = {}
         self._memory = []  # (time, bytes)
         self._memory_due = self._started
+        self._dataset = dataset
+        self._collections = collections_kept.GrowingCollection()
+        self._looked_bytes = 0  # its memory when its collections were looked at last
 
     def run(self):
         """Look until the worker ends."""
@@ -104,6 +116,15 @@ class WorkerWatch:
         self._memory_due = began_s + max(period_s, took_s / _MEMORY_COST)
         if size is not None:
             self._memory.append((transport.unix_ns(int(began_s * 1e9)), size))
+            self._look_at_collections(size)
+
+    def _look_at_collections(self, size):
+        """What grows in the data set, each time that memory has risen by so much."""
+        self._looked_bytes = self._looked_bytes or size
+        if size - self._looked_bytes >= _RISE_BYTES or not self._collections.lengths:
+            self._looked_bytes = size
+            variables = [("dataset", self._dataset)]
+            guard.safely(self._collections.look, size, variables, source.place_matching)
 
     def _flush_if_due(self):
         now_s = monotonic()
@@ -130,6 +151,7 @@ class WorkerWatch:
                     "samples": stacks.most_seen(places),
                     "memory_ns": [time_ns for time_ns, _ in memory],
                     "memory_bytes": [size for _, size in memory],
+                    **self._collections.told,
                 }
             ]
         )

@@ -19,7 +19,7 @@ from gputop_analysis.findings.memory.steady_growth import (
     per_step,
     rank_growth,
 )
-from gputop_analysis.findings.memory.workers_memory import workers_growth
+from gputop_analysis.findings.memory.workers_memory import grows_in, workers_growth
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -387,6 +387,18 @@ def _in_workers(view: RunView, spec: Spec) -> Finding | None:
     left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
     full = f": {limit} is full in {duration(left_s)}" if left_s < SOON_S else ""
     workers = counted(int(run.loader.get("num_workers") or 1), "worker")
+    name, filled_at = grows_in(view, rank)
+    kept = f"; {name} gets longer by as much" if name else ""
+    fix = (
+        "in the dataset keep NumPy arrays or tensors instead of lists and dicts of Python "
+        "objects, whose pages each worker copies as it counts references; write into no array "
+        "that was there before the workers; keep nothing for each item"
+    )
+    if name:
+        fix = (
+            f"keep less in {name}, as with functools.lru_cache(maxsize=...): each worker has one "
+            "of its own"
+        )
     return spec.make(
         severity="high" if full else "medium",
         title=f"the memory of the loader's {workers} grows by "
@@ -395,14 +407,10 @@ def _in_workers(view: RunView, spec: Spec) -> Finding | None:
         f"{growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g}); all "
         f"together {a_step / 1e6:.2f} MB a step; the loader{loader_place(run)} reads "
-        f"{run.loader.get('dataset') or 'a dataset that is not known'}",
-        fix=(
-            "in the dataset keep NumPy arrays or tensors instead of lists and dicts of Python "
-            "objects, whose pages each worker copies as it counts references; write into no array "
-            "that was there before the workers; keep nothing for each item"
-        ),
+        f"{run.loader.get('dataset') or 'a dataset that is not known'}{kept}",
+        fix=fix,
         rank=rank if len(grown) == 1 else everybody(view),
-        site=loader_site(run),
+        site=filled_at or loader_site(run),
         confidence=1 - growth.p,
         proof=growth.proof(
             a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")

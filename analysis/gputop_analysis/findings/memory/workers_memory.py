@@ -6,7 +6,7 @@ references into every Python object that it touches (pytorch/pytorch#13246).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +33,18 @@ def workers_growth(view: RunView, rank: int) -> Growth | None:
     if key not in view.known:
         view.known[key] = _workers_growth(view, rank)
     return view.known[key]
+
+
+def grows_in(view: RunView, rank: int) -> tuple[str, str]:
+    """The collection of the data set that most of a rank's workers have seen to grow, and the line
+    that fills it; empty where they are not known.
+    """
+    seen = Counter(
+        (str(event["grown_in"]), str(event.get("grown_site") or ""))
+        for event in view.events("loader_worker", rank=rank)
+        if event.get("grown_in")
+    )
+    return seen.most_common(1)[0][0] if seen else ("", "")
 
 
 def _workers_growth(view: RunView, rank: int) -> Growth | None:
