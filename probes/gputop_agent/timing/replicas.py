@@ -15,7 +15,8 @@ from gputop_agent.runtime.session import session
 from gputop_agent.timing import steps
 from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
 
-FIRST, PERIOD = (10, 50, 100, 500, 1000, 2000), 5000
+FIRST = (10, 50, 100, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000)
+PERIOD = 5000
 MAX_TENSORS, MAX_VALUES, MAX_NAMES = 32, 256, 3
 
 _waiting = []  # (update, facts, values) whose sums are on their way from a device
