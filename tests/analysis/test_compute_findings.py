@@ -204,10 +204,19 @@ def test_a_wait_for_a_core_that_came_with_it_is_taken_off(tmp_path):
 
 def test_a_backward_of_gradients_of_gradients(tmp_path):
     build = Builder(tmp_path / "r")
-    build.hello(create_graph=True)
+    build.hello(create_graph=True, create_graph_by_backward=True)
     build.steps(150, forward=3.0, backward=15.0)
     one = found(build)["CE07"]
     assert one.severity == "medium" and one.recoverable_ms_per_step == pytest.approx(9, rel=0.05)
+
+
+@pytest.mark.parametrize(("others", "severity"), [(["SGD"], "medium"), ([], "info")])
+def test_a_force_is_a_gradient_that_a_loss_is_made_of(tmp_path, others, severity):
+    """And so may a penalty be, of a GAN's two optimizers."""
+    build = Builder(tmp_path / "r")
+    build.hello(create_graph=True, optimizer={"class": "Adam", "others": others})
+    build.steps(150, forward=3.0, backward=15.0)
+    assert found(build)["CE07"].severity == severity
 
 
 @pytest.mark.parametrize("purpose", ["meta_gradients", "derivatives"])

@@ -319,6 +319,8 @@ class Hello(TypedDict, total=False):
     tracers, dev mode.
     """
     create_graph: bool
+    create_graph_by_backward: bool
+    """By ``backward()``, and not ``autograd.grad()`` alone."""
     meta_gradients: bool
     """``create_graph`` with respect to weights: what an update would have changed is learnt."""
     derivatives: bool

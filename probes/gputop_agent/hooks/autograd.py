@@ -35,7 +35,7 @@ def before_backward(args, kwargs):
     if open_step.in_optimizer:
         optimizer.heal()
     if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
-        session.create_graph_seen = True
+        session.create_graph_seen = session.graph_by_backward_seen = True
     depth = len(clock.stack)
     if open_step.gap_phase != NO_GAP:
         _book_loss()

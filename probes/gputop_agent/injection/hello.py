@@ -183,6 +183,8 @@ def _late_fields():
         fields["network_beside"] = True
     if session.create_graph_seen:
         fields["create_graph"] = True
+    if session.graph_by_backward_seen:
+        fields["create_graph_by_backward"] = True
     if session.meta_gradients_seen:
         fields["meta_gradients"] = True
     if session.derivatives_seen:

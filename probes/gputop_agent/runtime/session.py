@@ -100,6 +100,7 @@ class Session:
         self.phases_named = False  # gputop.phase() was called
         self.exchange_seen = False  # ranks gave each other tensors, as in tensor parallelism
         self.create_graph_seen = False  # a backward that can itself be differentiated
+        self.graph_by_backward_seen = False  # by backward(), and not autograd.grad() alone
         self.meta_gradients_seen = False  # the same with respect to weights, as in MAML
         self.derivatives_seen = False  # several such before one backward, as in a PINN's loss
         self.debug: Any = {}  # aids for finding faults that are on, see ``debugging``

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_agent.contracts import Hello
 from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.compute.device_samples import samples
 from gputop_analysis.findings.note import CPU
@@ -115,9 +116,9 @@ that is repeated.
     family="compute",
     cause="compute",
     trigger=f"backward, without the wait for other ranks, above {LONG_BACKWARD:g} times the "
-    "forward (lower end of the 95 % interval) and no activation checkpointing; medium where a "
-    "graph of the gradients is made; or several backwards a step with retain_graph=True go through "
-    "the same graph",
+    "forward (lower end of the 95 % interval) and no activation checkpointing; medium where "
+    "backward() makes a graph of the gradients, or a GAN does; or several backwards a step with "
+    "retain_graph=True go through the same graph",
     fix="create_graph and retain_graph only where gradients of gradients are "
     "needed, and not at each step",
     no_use="where each step needs gradients of gradients",
@@ -191,6 +192,7 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
         return None
     hello = view.hello(typical_rank.rank)
     creates_graph = bool(hello.get("create_graph"))
+    is_needed = creates_graph and _is_needed(hello)
     if hello.get("meta_gradients") or hello.get("derivatives"):
         return None
     if not creates_graph and _may_be_the_loss(view, typical_rank):
@@ -199,7 +201,7 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
     if creates_graph:
         fix = (
             "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
-            "regularisation does"
+            "regularisation does, unless the loss is made of them, as of forces"
         )
     else:
         fix = (
@@ -207,7 +209,7 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
             "sparse=True, retain_graph, a custom autograd.Function"
         )
     return spec.make(
-        severity="medium" if creates_graph else "info",
+        severity="medium" if creates_graph and not is_needed else "info",
         title=f"backward takes {typical_rank.ratio.value:.1f} times as long as forward",
         evidence=f"{typical_rank.backward_ms:.1f} ms against {typical_rank.forward_ms:.1f} ms a "
         f"step, {typical_rank.clock} clock (95 % interval of the ratio "
@@ -228,6 +230,14 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
             inputs=typical_rank.inputs(),
         ),
     )
+
+
+def _is_needed(hello: Hello) -> bool:
+    """Whether the loss may be made of a gradient, as that of a force field is: ``autograd.grad``
+    alone makes the graph, and no second optimizer speaks for a penalty of a GAN.
+    """
+    optimizer = hello.get("optimizer") or {}
+    return not hello.get("create_graph_by_backward") and not optimizer.get("others")
 
 
 def _may_be_the_loss(view: RunView, long: Passes) -> bool:
