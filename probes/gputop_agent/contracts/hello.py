@@ -321,6 +321,8 @@ class Hello(TypedDict, total=False):
     create_graph: bool
     create_graph_by_backward: bool
     """By ``backward()``, and not ``autograd.grad()`` alone."""
+    create_graph_at: Line
+    """The only line that asks for it."""
     meta_gradients: bool
     """``create_graph`` with respect to weights: what an update would have changed is learnt."""
     derivatives: bool

@@ -11,7 +11,7 @@ from gputop_agent.description import (
     describe_process,
     horizon,
 )
-from gputop_agent.runtime import guard, shapes, transport
+from gputop_agent.runtime import guard, shapes, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch, device, flop_count
@@ -183,6 +183,7 @@ def _late_fields():
         fields["network_beside"] = True
     if session.create_graph_seen:
         fields["create_graph"] = True
+        fields["create_graph_at"] = source.place_matching(r"create_graph *= *True")
     if session.graph_by_backward_seen:
         fields["create_graph_by_backward"] = True
     if session.meta_gradients_seen:

@@ -218,6 +218,7 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
         + ("create_graph=True was seen" if creates_graph else "create_graph=True was not seen"),
         fix=fix,
         rank=everybody(view),
+        site=hello.get("create_graph_at") or None,
         confidence=0.8 if creates_graph else 0.5,
         recoverable_ms_per_step=extra_ms if creates_graph else None,
         interval_ms_per_step=(0.0, typical_rank.backward_ms) if creates_graph else None,

@@ -81,7 +81,7 @@ class Kept:
     ),
     silent=(
         "fewer than seven windows; growth below the noise, or for less than 2 s (20 s where "
-        "create_graph=True was seen: parameters and gradients then refer to each other and wait "
+        "backward(create_graph=True) was seen: parameters and gradients then refer to each other and wait "
         "for the garbage collector); growth most of which is one jump"
     ),
     traps="optimizer state made in the first steps; caches that fill",
@@ -154,7 +154,7 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             kind = f" (most: {last['graph_kind']})"
         source = f"tensors events, rank {rank}"
         fix = _LOSS_KEPT
-        if view.hello(rank).get("create_graph"):
+        if view.hello(rank).get("create_graph_by_backward"):
             fix = Option(
                 "after backward(create_graph=True) each .grad and its tensor hold one another: "
                 "backward() without it, gradients by torch.autograd.grad, or .grad = None for "
@@ -321,8 +321,8 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads="steps.rss_bytes, loader_worker.memory_bytes, host memory and its limit",
     silent=(
-        "fewer than seven windows; growth for less than 2 s (20 s where create_graph=True was "
-        "seen), or most of which is one jump; a file that is mapped"
+        "fewer than seven windows; growth for less than 2 s (20 s where "
+        "backward(create_graph=True) was seen), or most of which is one jump; a file that is mapped"
     ),
     traps="page cache, which the kernel gives back",
     seen_on=CPU,
@@ -395,10 +395,7 @@ def _in_workers(view: RunView, spec: Spec) -> Finding | None:
         "that was there before the workers; keep nothing for each item"
     )
     if name:
-        fix = (
-            f"keep less in {name}, as with functools.lru_cache(maxsize=...): each worker has one "
-            "of its own"
-        )
+        fix = f"keep less in {name}, such as the newest few: each worker has one of its own"
     return spec.make(
         severity="high" if full else "medium",
         title=f"the memory of the loader's {workers} grows by "

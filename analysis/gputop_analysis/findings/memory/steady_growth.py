@@ -15,7 +15,7 @@ from gputop_analysis.view import Array, RunView
 
 WINDOWS, LEAST_WINDOWS, SAMPLES_PER_WINDOW = 8, 7, 3
 MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
-"""With create_graph=True parameters and gradients form cycles for the garbage collector."""
+"""With backward(create_graph=True) parameters and gradients form cycles for the collector."""
 MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
 SOON_S = 3600.0
 """Memory that is full within this time is a matter of now."""
@@ -78,7 +78,7 @@ def rank_growth(
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
-            if view.hello(rank).get("create_graph"):
+            if view.hello(rank).get("create_graph_by_backward"):
                 least_s = MIN_SPAN_OF_CYCLES_S
             else:
                 least_s = MIN_SPAN_S
