@@ -394,6 +394,17 @@ def test_where_a_part_is_used_that_gets_no_gradient(tmp_path, lines, site, advic
     assert without.site == site and advice in without.fix
 
 
+def test_the_losses_of_a_copy_that_an_evaluation_trains_are_no_jump(tmp_path):
+    """Each 100 steps 8 more, by an optimizer of their own with another rate."""
+    tuning = {step: {"loss": 4.0, "lr": 0.1} for step in range(400) if step % 100 >= 92}
+    jumps = found(trained(tmp_path / "copy", bad=tuning))["NU02"]
+    assert jumps.severity == "info" and "another optimizer's steps" in jumps.fix
+    same_rate = {step: {"loss": 4.0} for step in tuning}
+    assert found(trained(tmp_path / "same", bad=same_rate))["NU02"].severity == "medium"
+    spoilt = {step: {"loss": 3.0} for step in range(400) if step % 100 < 20}
+    assert found(trained(tmp_path / "in place", bad=tuning | spoilt))["NU02"].severity == "medium"
+
+
 @pytest.mark.parametrize(
     ("calls_a_step", "looks", "is_told"),
     [(1.0, 4, True), (0.5, 4, True), (0.4, 4, False), (1.0, 1, False)],

@@ -81,3 +81,8 @@ def test_swings_that_are_no_whole_steps_long(swings):
     rates = 2e-3 * (1 + np.cos(2 * np.pi * swings * steps / 340)) / 2
     swing = swing_of(steps, rates)
     assert swing is not None and swing.period == pytest.approx(340 / swings, abs=1)
+
+
+def test_the_rates_of_two_optimizers_in_turn_are_no_swing():
+    steps = np.arange(320)
+    assert swing_of(steps, np.where(steps % 32 < 16, 2e-3, 0.1)) is None

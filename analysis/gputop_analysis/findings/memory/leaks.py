@@ -81,8 +81,8 @@ class Kept:
     ),
     silent=(
         "fewer than seven windows; growth below the noise, or for less than 2 s (20 s where "
-        "backward(create_graph=True) was seen: parameters and gradients then refer to each other and wait "
-        "for the garbage collector); growth most of which is one jump"
+        "backward(create_graph=True) was seen: parameters and gradients then refer to each other "
+        "and wait for the garbage collector); growth most of which is one jump"
     ),
     traps="optimizer state made in the first steps; caches that fill",
     seen_on=CPU,

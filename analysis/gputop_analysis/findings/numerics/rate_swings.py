@@ -18,6 +18,10 @@ from gputop_analysis.view import Array, RunView
 PERIODS, LONGEST, READINGS = 2, 4000, 400
 """Whole swings that must have been seen, the longest one in steps, and readings that are fitted."""
 ENOUGH_READINGS, FEW_READINGS = 20, 12
+BETWEEN = 0.1
+"""Part of the readings half way, from which the rate is no other optimizer's now and then: a third
+of a cosine's are.
+"""
 CANDIDATES = 64
 """Periods that are fitted, of all that were looked at."""
 FRACTIONS = np.linspace(-0.5, 0.5, 9)
@@ -111,7 +115,7 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     steps, rates = steps[fresh], rates[fresh]
     if len(rates) < FEW_READINGS or rates.max() <= 0 or rates.min() > LOW * rates.max():
         return None
-    if _swings_at_least(rates) < PERIODS:
+    if _swings_at_least(rates) < PERIODS or _between(rates) < BETWEEN:
         return None
     chosen = np.unique(np.linspace(0, len(rates) - 1, READINGS).astype(int))
     steps, rates = steps[chosen], rates[chosen]
@@ -129,6 +133,12 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     if explained >= needed:
         return Swing(round(period), explained, len(rates))
     return None
+
+
+def _between(rates: Array) -> float:
+    """Part of the rates that lie in the middle half of their range."""
+    low, high = np.quantile((rates.min(), rates.max()), (0.25, 0.75))
+    return float(np.mean((rates > low) & (rates < high)))
 
 
 def _swings_at_least(rates: Array) -> int:
