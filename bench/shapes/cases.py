@@ -1196,6 +1196,109 @@ NINETEENTH_C = (
     ),
 )
 """A glossary and a museum; marks and all before the first of them was run under gputop."""
+TWENTIETH_A = (
+    Shape("stamps_parsed", "households.py", ("IN01", "IN03"), also=("IN01", "IN03"), timed=True),
+    Shape("spread_of_history", "households.py", HOST, timed=True),
+    Shape("factors_looked_up", "households.py", ("ME05",), also=("ME05", "HO12")),
+    Shape("gaps_weighed", "households.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("row_left_over", "households.py", ENDS, also=ENDS, exit_code=1),
+    Shape("days_rolled_out", "households.py", ("HO08", "HO15"), also=("HO08", "HO15"), timed=True),
+    Shape("draws_seeded", "households.py", ("RE05",), also=("RE05",)),
+    Shape("plate_converted", "photographs.py", LOADER, also=(*LOADER, "HO12"), timed=True),
+    Shape(
+        "norms_counted",
+        "photographs.py",
+        ("HO08", "HO06", "HO15"),
+        also=("HO08", "HO06", "HO15"),
+        timed=True,
+    ),
+    Shape("thawed_unlisted", "photographs.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape("worst_not_cut", "photographs.py", GROWS, also=(*GROWS, "HO12", "CE11")),
+    Shape(
+        "correlation_of_black",
+        "photographs.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("pruned_under_lock", "photographs.py", STOPS, also=STOPS, exit_code=130, hangs=True),
+    Shape("weights_from_validation", "photographs.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Households and photographs; marks and all before the first of them was run under gputop."""
+TWENTIETH_B = (
+    Shape("lists_by_mask", "searches.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape("one_in_its_list", "searches.py", ("NU01",), rank=1, also=("NU01", "NU03", "NU10")),
+    Shape("rest_of_one", "searches.py", ENDS, rank=None, also=ENDS, exit_code=1),
+    Shape("tried_one_by_one", "searches.py", ("HO08",), rank=None, also=("HO08", "HO15")),
+    Shape("mode_of_one", "searches.py", ("NU14",), rank=1),
+    Shape("taken_back_by_one", "searches.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape("rate_of_a_share", "searches.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("arrays_in_a_list", "offers.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape("message_each", "offers.py", ("CR06",), rank=None),
+    Shape("placed_in_order", "offers.py", ("CR01", "CR02"), also=("CR01", "CR02", "CR15")),
+    Shape("norm_of_ones_own", "offers.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape("handles_kept", "offers.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("unseen_exchange", "offers.py", ("NU08",), rank=None),
+    Shape(
+        "saved_by_the_first",
+        "offers.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+)
+"""Searches and offers on two ranks; marks and all before the first of them was run under gputop."""
+TWENTIETH_C = (
+    Shape("vocabulary_whole", "gazette.py", LOADER, also=LOADER, timed=True),
+    Shape("weights_recounted", "gazette.py", HOST, timed=True),
+    Shape("futures_kept", "gazette.py", GROWS, also=GROWS),
+    Shape("patience_reads_last", "gazette.py", ENDS, also=ENDS, exit_code=1),
+    Shape("kind_absent", "gazette.py", ("NU01",), also=("NU01", "NU02", "NU03")),
+    Shape("cosine_cycles", "gazette.py", ("NU15",)),
+    Shape("resized_late", "gazette.py", ("NU08",)),
+    Shape("labels_scanned", "sigils.py", LOADER, also=LOADER, timed=True),
+    Shape("totals_sent_back", "sigils.py", ("CE07",), timed=True),
+    Shape("adapted_kept", "sigils.py", GROWS, also=GROWS),
+    Shape("rates_in_dict", "sigils.py", ("NU08",)),
+    Shape("blank_scan", "sigils.py", ("NU01",), also=("NU01", "NU02", "NU03")),
+    Shape("kind_too_rare", "sigils.py", ENDS, also=ENDS, exit_code=1),
+    Shape("tried_in_place", "sigils.py", ("NU02",), also=("NU02", "NU03")),
+)
+"""A gazette and sigils; marks and all before the first of them was run under gputop."""
+TWENTYFIRST_A = (
+    Shape("images_of_all", "conformers.py", LOADER, also=LOADER, timed=True),
+    Shape("keyed_by_tensor", "conformers.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "graph_of_gradients",
+        "conformers.py",
+        (*GROWS, "CE07"),
+        also=(*GROWS, "CE07", "HO12", "HO03"),
+    ),
+    Shape("norms_frozen", "conformers.py", ("NU14",)),
+    Shape("energies_with_graph", "conformers.py", ("ME10",), info=True),
+    Shape("memory_in_full", "conformers.py", HOST, timed=True),
+    Shape("last_of_one", "conformers.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "episodes_stacked",
+        "dreams.py",
+        ("HO06", "CE11"),
+        also=("HO06", "CE11", "HO12"),
+        timed=True,
+    ),
+    Shape("resets_by_row", "dreams.py", ("HO17",), timed=True),
+    Shape("free_nats_of_each", "dreams.py", ("NU13",)),
+    Shape("info_links_back", "dreams.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("acting_seeded", "dreams.py", ("RE05",)),
+    Shape(
+        "rate_falls_on",
+        "dreams.py",
+        ("NU07", "NU03", "NU02", "NU01"),
+        also=("NU07", "NU03", "NU02", "NU01"),
+    ),
+    Shape("short_episode", "dreams.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Conformers and dreams; marks and all before any of them was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1216,6 +1319,10 @@ BATCHES = (
     EIGHTEENTH_A,
     EIGHTEENTH_B,
     NINETEENTH_C,
+    TWENTIETH_A,
+    TWENTIETH_B,
+    TWENTIETH_C,
+    TWENTYFIRST_A,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1274,4 +1381,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "writer_closed_early": SOON_ALONE,
     "notified_before": SOON,
     "each_sends_first": SOON,
+    "pruned_under_lock": SOON_ALONE,
+    "saved_by_the_first": SOON,
+    "graph_of_gradients": {"STEPS": "180"},
 }

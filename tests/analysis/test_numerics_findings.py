@@ -155,6 +155,11 @@ def test_a_learning_rate_of_zero(tmp_path):
     assert "since step 200" in zero.title and zero.severity == "high"
 
 
+def test_a_learning_rate_that_falls_on_below_zero(tmp_path):
+    negative = found(trained(tmp_path, lr=lambda step: 1e-3 * (1 - step / 200)))["NU06"]
+    assert "negative since step 200" in negative.title and "a floor" in negative.fix
+
+
 def test_a_record_of_several_steps_tells_the_latest_step_of_a_zero(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello(0)

@@ -171,10 +171,10 @@ PEAK_RECORDS = 1500
     name="learning rate is zero",
     family="numerics",
     cause="compute",
-    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for the "
-    f"last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run, or below 2^-13 of it for the "
-    f"last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the run (medium); or that of groups "
-    f"with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, 20 steps "
+    trigger="the learning rate of all groups is 0, negative or below 2^-24 of the largest it was, "
+    f"for the last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run, or below 2^-13 of it "
+    f"for the last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the run (medium); or that of "
+    f"groups with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, 20 steps "
     "or more apart, while others learn (medium); or torch has warned that the scheduler steps "
     "before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
@@ -204,14 +204,24 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             before = f"it was {gone.peak:.3g} at most"
         else:
             before = "it was never above 0"
+        since = f"since step {gone.since}{'' if gone.exact else ' at the latest'}"
+        fix = (
+            "the schedule is shorter than the run, or is stepped once a batch where it counts "
+            "epochs: set its total steps to the run's, and a floor above 0"
+        )
+        if gone.now < 0:
+            title = f"the learning rate is negative {since}: each update makes the loss larger"
+            fix = "the schedule goes on below 0 after its end: give it a floor, and the run's steps"
+        elif gone.now == 0:
+            title = f"the learning rate is 0 {since}: nothing is learnt"
+        else:
+            title = f"the learning rate is as good as 0 {since}: nothing is learnt"
         return spec.make(
             severity="high" if gone.limit == VANISHED else "medium",
-            title=f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step "
-            f"{gone.since}{'' if gone.exact else ' at the latest'}: nothing is learnt",
+            title=title,
             evidence=f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than "
             f"{gone.limit:.0e} of the largest; " + before,
-            fix="the schedule is shorter than the run, or is stepped once a batch where it counts "
-            "epochs: set its total steps to the run's, and a floor above 0",
+            fix=fix,
             rank=everybody(view),
             site=schedule_site(view, rank),
             proof=Proof(
