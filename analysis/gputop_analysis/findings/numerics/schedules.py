@@ -174,9 +174,9 @@ PEAK_RECORDS = 1500
     trigger="the learning rate of all groups is 0, negative or below 2^-24 of the largest it was, "
     f"for the last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run, or below 2^-13 of it "
     f"for the last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the run (medium); or that of "
-    f"groups with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, 20 steps "
-    "or more apart, while others learn (medium); or torch has warned that the scheduler steps "
-    "before the optimizer (info)",
+    f"groups with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, "
+    "20 steps or more apart, while others learn (medium); or torch has warned that the scheduler "
+    "steps before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
     "each of its units",
     no_use="where the training is meant to end there",
