@@ -1256,7 +1256,7 @@ TWENTIETH_C = (
     Shape("patience_reads_last", "gazette.py", ENDS, also=ENDS, exit_code=1),
     Shape("kind_absent", "gazette.py", ("NU01",), also=("NU01", "NU02", "NU03")),
     Shape("cosine_cycles", "gazette.py", ("NU15",)),
-    Shape("resized_late", "gazette.py", ("NU08",)),
+    Shape("furnished_late", "gazette.py", ("NU08",)),
     Shape("labels_scanned", "sigils.py", LOADER, also=LOADER, timed=True),
     Shape("totals_sent_back", "sigils.py", ("CE07",), timed=True),
     Shape("adapted_kept", "sigils.py", GROWS, also=GROWS),

@@ -1,7 +1,7 @@
 """Names in the notices of a gazette, tagged by a small encoder under transformers' Trainer with a
 dataset, a collator, callbacks, a weighed loss and metrics of its own: a vocabulary asked for whole,
 weights counted anew, kinds that are absent, an atlas of words, a patience that reads the log,
-cycles of a rate, a token of its own that comes late.
+cycles of a rate, vectors that come late.
 """
 
 import collections
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from shape import STEPS, Cost, on
 from tokenizers import Tokenizer, models
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import (
@@ -195,26 +196,28 @@ class GazetteTrainer(Trainer):
     def create_optimizer(self, *_):
         slim = [value for value in self.model.parameters() if value.ndim < 2]
         wide = [value for value in self.model.parameters() if value.ndim > 1]
-        self.optimizer = torch.optim.AdamW(  # at: resized_late
+        self.optimizer = torch.optim.AdamW(  # at: furnished_late
             [{"params": wide, "weight_decay": 0.01}, {"params": slim, "weight_decay": 0.0}],
             lr=self.args.learning_rate,
         )
         return self.optimizer
 
 
-def extend(tokens, model, data):
-    """A token of its own for what is left out."""
-    tokens.add_tokens(["[BLANK]"], special_tokens=True)
-    model.resize_token_embeddings(len(tokens), mean_resizing=False)  # at: resized_late
-    data.blank = "[BLANK]"
+def furnish(model, tokens):
+    """Pieces within a word begin where the same pieces at its start do."""
+    table = model.get_input_embeddings().weight.detach().clone()
+    inner = tokens.convert_tokens_to_ids([f"##{piece}" for piece in SYLLABLES])
+    table[inner] = table[tokens.convert_tokens_to_ids(SYLLABLES)]
+    fresh = nn.Embedding.from_pretrained(table, freeze=False, padding_idx=tokens.pad_token_id)
+    model.set_input_embeddings(fresh)  # at: furnished_late
 
 
-class Blanks(TrainerCallback):
-    def __init__(self, tokens, data):
-        self.tokens, self.data = tokens, data
+class Furnished(TrainerCallback):
+    def __init__(self, tokens):
+        self.tokens = tokens
 
     def on_train_begin(self, args, state, control, model=None, **_):
-        extend(self.tokens, model, self.data)  # at: resized_late
+        furnish(model, self.tokens)  # at: furnished_late
 
 
 class Patience(TrainerCallback):
@@ -283,10 +286,10 @@ def main(folder, steps):
     elif on("clean_cosine_cycles"):
         kind, options = "cosine_with_restarts", {"num_cycles": 4}
     callbacks = [Patience()]  # at: patience_reads_last
-    if on("resized_late"):
-        callbacks.append(Blanks(tokens, data))  # at: resized_late
-    elif on("clean_resized_late"):
-        extend(tokens, model, data)
+    if on("furnished_late"):
+        callbacks.append(Furnished(tokens))  # at: furnished_late
+    elif on("clean_furnished_late"):
+        furnish(model, tokens)
     atlas = Atlas() if on("futures_kept", "clean_futures_kept") else None
     arguments = TrainingArguments(
         folder,
