@@ -450,3 +450,22 @@ def test_a_slow_rank_of_a_short_run_whose_timers_tell_of_every_fourth_step(tmp_p
                 wait_ms=max(0.1, waited + 3.0 * random.standard_normal()) if told else None,
             )
     assert found(build)["CR02"].rank == 1
+
+
+@pytest.mark.parametrize(("longer_ms", "ids"), [(5.0, ["CR04"]), (0.0, [])])
+def test_a_rank_that_takes_longer_at_nothing_is_no_straggler(tmp_path, longer_ms, ids):
+    """On cores that others use its waits are shorter, and no phase is longer."""
+    build = Builder(tmp_path / "r")
+    random = np.random.default_rng(0)
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo"})
+        for _ in range(150):
+            spread_ms = 0.1 * random.random()
+            build.step(
+                rank,
+                forward=6.0,
+                backward=12.0,
+                other=1.0 + longer_ms * (rank == 0),
+                comm=(1.0 if rank == 0 else 6.0) + spread_ms,
+            )
+    assert [one.id for one in evaluate(build.open()) if one.id in ("CR01", "CR03", "CR04")] == ids

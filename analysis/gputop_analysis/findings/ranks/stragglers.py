@@ -128,7 +128,8 @@ def straggler_at(view: RunView, significance: float) -> Straggler | None:
     cost = block_bootstrap(lead, np.ones(len(lead)))
     excess = _excess(view, waited, culprit.column)
     phase = max(excess, key=lambda name: excess[name])
-    if cost.low > 0:
+    # where it takes longer at nothing, as on cores that others use, there is no cause to name
+    if cost.low > 0 and excess[phase] > 0:
         return Straggler(
             waited.ranks[culprit.column], culprit, cost, wall_ms, phase, excess, waited
         )
