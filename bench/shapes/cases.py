@@ -1299,6 +1299,54 @@ TWENTYFIRST_A = (
     Shape("short_episode", "dreams.py", ENDS, also=ENDS, exit_code=1),
 )
 """Conformers and dreams; marks and all before any of them was run under gputop."""
+TWENTYFIRST_B = (
+    Shape("placed_in_turn", "harbours.py", ("HO17",), rank=None, timed=True),
+    Shape(
+        "averaged_again",
+        "harbours.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06"),
+        timed=True,
+    ),
+    Shape("balanced_by_own", "harbours.py", ("NU09",), rank=None),
+    Shape(
+        "gates_over_kept",
+        "harbours.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("works_kept", "harbours.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("total_shared_out_twice", "harbours.py", ("NU06",), rank=None),
+    Shape(
+        "broken_skipped_alone",
+        "harbours.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("features_forgotten", "vineyards.py", LOADER, also=LOADER, timed=True),
+    Shape("all_rated_each_step", "vineyards.py", HOST, timed=True),
+    Shape("worst_by_default", "vineyards.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "spread_by_squares",
+        "vineyards.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "optimizer_of_first_fold",
+        "vineyards.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU03", "NU07"),
+    ),
+    Shape("rate_by_all_steps", "vineyards.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("fold_without_batches", "vineyards.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Harbours and vineyards; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1323,6 +1371,7 @@ BATCHES = (
     TWENTIETH_B,
     TWENTIETH_C,
     TWENTYFIRST_A,
+    TWENTYFIRST_B,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1381,6 +1430,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "writer_closed_early": SOON_ALONE,
     "notified_before": SOON,
     "each_sends_first": SOON,
+    "broken_skipped_alone": SOON,
     "pruned_under_lock": SOON_ALONE,
     "saved_by_the_first": SOON,
     "graph_of_gradients": {"STEPS": "180"},
