@@ -22,7 +22,7 @@ def place_with(*words):
     return place_of(_lines_where(lambda code: all(word in code for word in words)))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def place_matching(pattern):
     """The same of the lines in which a regular expression is found."""
     return place_of(_lines_where(re.compile(pattern).search))

@@ -25,6 +25,7 @@ from gputop_analysis.findings.numerics.origins import (
     sentence,
     spike_origin,
 )
+from gputop_analysis.findings.numerics.trained_copies import are_of_a_copy
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import called_from
@@ -271,14 +272,6 @@ def _last_good(rows: Array, step: int) -> list[str]:
 
 SOON_STEPS = 2
 """Steps after weights were loaded in which a jump of the loss may be their doing."""
-OTHER_RATE, TIMES = 3.0, 2
-"""A rate so many times larger or smaller, from which the usual one has come back so often, is that
-of another optimizer.
-"""
-NEAR, SPOILT = 5, 1.3
-"""Records right before and after such steps, and times that the loss is higher after them where
-they have trained the model itself.
-"""
 RARE, BRIEF = 2, 8
 """Jumps that a short run may have, and records of one that was over soon."""
 
@@ -328,7 +321,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     moves = repeats and networks_beside(view)
     wider = _scatters_more(losses, worst)
     small = 0 < loss < SMALL * float(np.median(losses[:BEGINNING]))
-    apart = _of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes)
+    apart = are_of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes)
     harmless = rewards or moves or wider or small or apart
     at = steps_named(int(firsts[worst]), step)
     lr = _learning_rate(view.per_rank[view.ranks[0]].rows, step)
@@ -421,27 +414,6 @@ def networks_beside(view: RunView) -> bool:
 
 STAYS = 0.5
 """Part of the records after a jump that are as high, from which the loss has jumped and stayed."""
-
-
-def _of_a_copy(rows: Array, steps: Array, losses: Array, spikes: Array) -> bool:
-    """Whether the steps that stand out, again and again, had another learning rate than all around
-    them, and the loss is what it was when they are over: they are another optimizer's, as where an
-    evaluation trains a copy of the model.
-    """
-    rates = np.asarray(rows["lr"], np.float64)
-    rates = rates[np.minimum(np.searchsorted(rows["step"], steps), len(rates) - 1)]
-    if not np.isfinite(rates).all():
-        return False
-    usual = float(np.median(rates))
-    apart = (rates > OTHER_RATE * usual) | (rates * OTHER_RATE < usual)
-    changes = np.diff(apart.astype(int))
-    begins, ends = np.flatnonzero(changes > 0) + 1, np.flatnonzero(changes < 0) + 1
-    ends = ends[ends > begins.min(initial=len(apart))]
-    if len(ends) < TIMES or not apart[spikes].all():
-        return False
-    before = [float(np.median(losses[max(0, at - NEAR) : at])) for at in begins]
-    after = [float(np.median(losses[at : at + NEAR])) for at in ends]
-    return float(np.median(after)) < SPOILT * float(np.median(before))
 
 
 def _scatters_more(losses: Array, at: int) -> bool:

@@ -37,12 +37,14 @@ def called_a_step(view: RunView, rank: int) -> Called | None:
     exchanges = np.asarray(["all_to_all" in _operation(entry) for entry in entries])
     at = np.searchsorted(np.asarray(rows["t_end_ns"], np.int64), times)
     counts = np.bincount(at, minlength=len(rows) + 1)[: len(rows)]
+    if not counts.any():
+        return None
     # what is held begins and ends within a step, and leaves out steps between
-    complete = (counts > 0) & (counts >= np.median(counts[counts > 0])) if counts.any() else counts
-    steps = int(rows["n_steps"][complete.nonzero()].sum())
+    complete = counts >= np.median(counts[counts > 0])
+    steps = int(rows["n_steps"][complete].sum())
     if steps < ENOUGH_STEPS:
         return None
-    mask = np.append(complete.astype(bool), False)[at]
+    mask = np.append(complete, False)[at]
     sent = float(sizes[mask].sum())
     return Called(
         messages=np.count_nonzero(mask) / steps,

@@ -116,9 +116,9 @@ def called_options(
     explained = _sent_ms(run, called.bytes_sent)
     if explained >= BY_VOLUME * exposed_ms:
         megabytes = f"{called.bytes_sent / 1e6:.3g} MB a step"
-        half, by_volume = 0.5 * min(explained, exposed_ms), min(explained, exposed_ms)
+        by_volume = min(explained, exposed_ms)
         options += [
-            Option(f"send less{at}: in 16 bits half of {megabytes}", wins_ms=half),
+            Option(f"send less{at}: in 16 bits half of {megabytes}", wins_ms=0.5 * by_volume),
             Option(
                 "begin to send before the result is needed (async_op=True), and wait for it then",
                 wins_ms=by_volume,
