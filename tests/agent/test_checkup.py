@@ -37,6 +37,9 @@ if kind == "thawed":
     net.body.requires_grad_(False)
     opt = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad])
 kept, shown = [], {"loss": 0.0}
+own = {"shift": nn.Parameter(torch.ones(4, 16))}
+points = torch.ones(4, 16).requires_grad_(bool(kind))
+if kind == "inside": opt.add_param_group({"params": list(own.values())})
 scheduler = torch.optim.lr_scheduler.StepLR(opt, 80)
 scaler = torch.amp.GradScaler("cpu", enabled=kind in ("scaler", "clip_scaled"))
 def fetch(n):
@@ -78,6 +81,8 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         pulled = net.unused(net(x)).square().mean()
     loss = net(x).square().mean() + pulled
     if kind == "anew": opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    if kind in ("outside", "inside"): loss = loss + (net(x) * own["shift"]).square().mean()
+    if kind == "points": loss = loss + (net(x) * points).square().mean()
     if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
     if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)
     if kind == "surgery": opt.zero_grad()
@@ -115,6 +120,9 @@ KINDS = [
     "scaler",
     "turns",
     "teacher",
+    "outside",
+    "inside",
+    "points",
     "dead",
     "kept",
     "numbers",
@@ -163,6 +171,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
     if kind not in (
         "dead",
         "teacher",
+        "outside",
         "idle",
         "eval",
         "anew",
@@ -193,7 +202,8 @@ def test_gradients_that_no_optimizer_has_use_for(guests):
     assert not last["stray_waiting"]
     # an optimizer that is made anew has not stepped yet when a look meets it
     assert "stray_optimizer_at" not in last
-    others = [kind for kind in KINDS if kind not in ("teacher", "idle", "anew", "thawed")]
+    strays = ("teacher", "outside", "idle", "anew", "thawed")
+    others = [kind for kind in KINDS if kind not in strays]
     assert not any("stray" in look for kind in others for look in looks(guests, kind))
 
 
@@ -202,6 +212,13 @@ def test_a_part_that_is_thawed_and_given_to_no_optimizer(guests):
     assert set(last["stray_names"]) == {"body.weight", "body.bias"} and last["stray_looks"] >= 3
     assert last["stray_optimizer_at"] == f"habits.py:{line_with('one.requires_grad]')}"
     assert last["stray_thawed_at"] == f"habits.py:{line_with('requires_grad_(True)')}"
+
+
+def test_a_parameter_in_a_plain_dict(guests):
+    last = looks(guests, "outside")[-1]
+    assert (last["stray"], last["stray_outside"]) == (4 * 16, 4 * 16)
+    assert last["stray_names"] == ["a tensor of 4 x 16"] and last["stray_looks"] >= 3
+    assert last["stray_made_at"] == f"habits.py:{line_with('nn.Parameter(')}"
 
 
 def line_with(words):

@@ -487,6 +487,15 @@ def test_gradients_for_nobody(tmp_path, stray, stray_looks, severity):
     assert nobody is None or "30 % of the gradients are for nobody: Teacher.weight" in nobody.title
 
 
+def test_gradients_of_parameters_that_no_module_knows(tmp_path):
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "stray_outside": 300}
+    names = ["a tensor of 300"]
+    build = looked_at(tmp_path, stray_names=names, stray_made_at="train.py:9", **fields)
+    outside = found(build)["NU08"]
+    assert outside.site == "train.py:9" and "a tensor of 300" in outside.title
+    assert "keep them in an attribute of the module" in outside.fix
+
+
 @pytest.mark.parametrize(
     ("thawed_at", "site", "advice"),
     [("train.py:30", "train.py:30", "add_param_group()"), (None, "train.py:20", "give them to")],

@@ -60,6 +60,10 @@ class CheckupEvent(TypedDict, total=False):
     """Where the optimizer is made that has the rest of their model."""
     stray_thawed_at: Line
     """The only ``requires_grad_(True)`` of the script, where an optimizer has the rest."""
+    stray_outside: Whole
+    """Those of them that are in no module."""
+    stray_made_at: Line
+    """The only line of the script that makes a parameter, where some are in no module."""
     stray_waiting: Whole
     """Those of them that an optimizer has which has not stepped."""
     cleared_backwards: Whole

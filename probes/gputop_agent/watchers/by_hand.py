@@ -95,4 +95,4 @@ def _count(leaves):
 def _name(leaf):
     """A module's name of it, else its shape."""
     (name,) = gradients.names([leaf])
-    return name or "a tensor of %s" % " x ".join(map(str, leaf.shape or (1,)))
+    return name or gradients.shape_of(leaf)

@@ -144,7 +144,9 @@ def before_backward(args, kwargs):
         steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
         if late.may_look():
             steps.book_agent_time(current.discarded.before_backward, args)
-            if current.optimizer is None:
+            if current.optimizer is not None:
+                steps.book_agent_time(current.strays.before_backward, args)
+            else:
                 steps.book_agent_time(_look_by_hand_before, args)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)

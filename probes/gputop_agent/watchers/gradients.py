@@ -11,7 +11,7 @@ from gputop_agent.runtime import late, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
-from gputop_agent.watchers import built_places, used_at
+from gputop_agent.watchers import built_places, graph_leaves, used_at
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
@@ -20,6 +20,7 @@ MAX_NAMES = 8
 KEPT_VALUES = 64  # of a parameter that no optimizer has, to see whether somebody changes it
 KEPT_TENSORS = 8
 _THAWS = r"requires_grad_\((True)?\)|\brequires_grad *= *True"
+_MAKES_PARAMETER = r"\bParameter\("
 CONFIRMED = 3  # looks in a row that found all of a gradient zero, after one that saw some of it
 
 
@@ -161,13 +162,27 @@ class Strays:
     def __init__(self):
         self.looks = 0  # in a row that found some, none of them changed
         self._kept = []  # (weak reference to a parameter, copy of some of its values)
+        self._leaves = []  # weak references to the parameters below the loss of this step
         self._unread = late.Late()  # how many of those values have changed
+
+    def before_backward(self, args):
+        """Remember which parameters a loss comes from: some may be in no module.
+
+        Other leaves are inputs as often as not, as the points of a differential equation.
+        """
+        node = getattr(args[0], "grad_fn", None) if args else None
+        leaves = graph_leaves.below(node) if node is not None else None
+        parameter_class = session.torch.nn.Parameter
+        self._leaves = [
+            weakref.ref(leaf) for leaf in leaves or () if isinstance(leaf, parameter_class)
+        ]
 
     def look(self):
         """Fields of the event: values and names of them, and of all that have gradients."""
         stepped, waiting = _parameters_in_use()
         graded, strays = [], []
-        for name, _, parameter in in_roots(session.untrained):
+        outside = self._outside()
+        for name, parameter in (*_named(session.untrained), *outside):
             if parameter.requires_grad and parameter.grad is not None:
                 graded.append(parameter)
                 if id(parameter) not in stepped:
@@ -182,11 +197,18 @@ class Strays:
             parameters = [parameter for _, parameter in strays]
             fields["stray_at"] = used_at.line_of_use(parameters)
             fields.update(_left_out(parameters))
+            fields.update(_made_outside(strays, outside))
             fields["stray_looks"] = self.looks
             fields["stray_waiting"] = _values_in(
                 parameter for _, parameter in strays if id(parameter) in waiting
             )
         return fields
+
+    def _outside(self):
+        """Names and parameters of the step's leaves that are in no module."""
+        leaves, self._leaves = alive(self._leaves), []
+        within = {id(parameter) for _, parameter in _named(session.untrained)}
+        return [(shape_of(leaf), leaf) for leaf in leaves if id(leaf) not in within]
 
     def _is_unchanged(self):
         """Whether nobody has written to those of the last look: on a GPU, as of the look before."""
@@ -217,6 +239,24 @@ class Strays:
             ]
             if len({change.device for change in changes}) == 1:
                 self._unread.put("changed", late.first_number, [sum(changes)])
+
+
+def _named(untrained):
+    return [(name, parameter) for name, _, parameter in in_roots(untrained)]
+
+
+def shape_of(tensor):
+    """``"a tensor of 4 x 3"``, where no module has a name for it."""
+    return "a tensor of %s" % " x ".join(map(str, tensor.shape or (1,)))
+
+
+def _made_outside(strays, outside):
+    """How many values of the strays are in no module, and the only line that makes parameters."""
+    ids = {id(parameter) for _, parameter in outside}
+    values = _values_in(parameter for _, parameter in strays if id(parameter) in ids)
+    if not values:
+        return {}
+    return {"stray_outside": values, "stray_made_at": source.place_matching(_MAKES_PARAMETER)}
 
 
 def _left_out(strays):

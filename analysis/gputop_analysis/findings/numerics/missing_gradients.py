@@ -272,6 +272,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             by_hand = not view.hello(rank).get("optimizer")
             if idle:
                 fix = _replaced_part(names)
+            elif last.get("stray_outside", 0) > stray / 2:
+                fix = _IN_NO_MODULE
             elif "stray_optimizer_at" in last:
                 fix = _rest_has_one(last)
             else:
@@ -307,7 +309,7 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
 
 def _stray_site(look: Mapping[str, Any]) -> str | None:
     """The line that is to be changed, as far as it is known; else where they are used."""
-    names = ("stray_thawed_at", "stray_optimizer_at", "stray_at", "backward_at")
+    names = ("stray_thawed_at", "stray_optimizer_at", "stray_made_at", "stray_at", "backward_at")
     return next((look[name] for name in names if look.get(name)), None)
 
 
@@ -329,6 +331,13 @@ def _not_frozen(by_hand: bool) -> str:
         "that a loss looks through: the backward then leaves its weights out; or give it to an "
         "optimizer"
     )
+
+
+# Of parameters that lie in a plain list or dict.
+_IN_NO_MODULE = (
+    "keep them in an attribute of the module, an nn.ParameterList or an nn.ParameterDict: "
+    "parameters() passes over what lies in a plain list or dict; or name them to the optimizer"
+)
 
 
 def _rest_has_one(look: Mapping[str, Any]) -> str:
