@@ -87,6 +87,8 @@ def test_of_what_came_into_the_model_the_line_is_that_which_calls_it(tmp_path):
     line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# before"))
     assert origin["direction"] == "input"
     assert (place["step"], place["site"]) == (25, f"train.py:{line}")
+    made = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if "x = x / torch" in text)
+    assert (place["suspect_at"], place["suspect"]) == (f"train.py:{made}", "div")
 
 
 def test_the_first_step_of_all_is_explained_too(tmp_path):

@@ -203,3 +203,18 @@ def test_the_line_where_a_loss_stopped_being_finite(tmp_path, step, site):
     )
     build.event("nan_place", rank=0, pid=1, step=step, operation="div", site="train.py:30")
     assert found(build)["NU01"].site == site
+
+
+def test_a_nan_that_was_given_has_the_line_that_alone_can_make_one(tmp_path):
+    build = trained(tmp_path, steps=100)
+    build.step(0, loss=float("nan"), flags=wire.F_NONFINITE, forward=8, backward=16, optimizer=4)
+    build.event("nonfinite", rank=0, pid=1, step=100, loss="nan")
+    origin = {"watched": False, "direction": "input", "how": "graph", "layer": "first"}
+    build.event("nan_origin", rank=0, pid=1, step=100, operation="addmm", **origin)
+    suspect = {"suspect": "std", "suspect_at": "data.py:9"}
+    place = {"operation": "addmm", "site": "train.py:30", **suspect}
+    build.event("nan_place", rank=0, pid=1, step=100, **place)
+    given = found(build)["NU01"]
+    assert given.site == "data.py:9"
+    assert "on its way to train.py:30 data.py:9 alone can make one, by std" in given.evidence
+    assert "look at data.py:9 first" in given.fix and "add an epsilon" in given.fix

@@ -222,6 +222,9 @@ class NanPlace(SiteFacts, total=False):
     step: Annotated[Step, NEEDED]
     """In which they did."""
     operation: Line
+    suspect: Line
+    suspect_at: Line
+    """Of values that it was given: what alone may have made them on their way there."""
 
 
 class NoGradientEvent(TypedDict, total=False):

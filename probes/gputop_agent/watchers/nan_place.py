@@ -10,8 +10,9 @@ import os
 import re
 from typing import Any
 
-from gputop_agent.runtime import frames, transport
+from gputop_agent.runtime import frames, source, transport
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers import nan_source
 from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 
 _TRIES = 4  # backwards that are compared: a script may have several losses
@@ -28,6 +29,7 @@ class NodeSearch:
         self.operations: Any = ()  # of that step's graph, in order
         self.place = -1  # of the origin among them
         self.came_in = False  # not finite before the model had it
+        self.was_given = False  # the operation was given it by something without a gradient
         self.is_on = False
         self.tries = 0
 
@@ -42,9 +44,9 @@ def reset():
     search.__init__()
 
 
-def begin(loss, operation, step, came_in):
-    """Look for the line of an operation, the origin in the graph of a loss; of what came into the
-    model so, for the line that calls the model.
+def begin(loss, operation, step, was_given):
+    """Look for the line of an operation, the origin in the graph of a loss; of what it was given
+    so, for what may have made that, too, and before a model for the line that calls it.
     """
     graph = Graph(loss)
     origin = graph.origin()
@@ -54,7 +56,8 @@ def begin(loss, operation, step, came_in):
     search.step, search.tries, search.operations = step, 0, [node.name for node in nodes]
     search.place = next((at for at, node in enumerate(nodes) if node is origin), -1)
     before = search.operations[: max(0, search.place)]
-    search.came_in = came_in and all(name in STRUCTURE for name in before)  # of weights
+    search.was_given = was_given
+    search.came_in = was_given and all(name in STRUCTURE for name in before)  # of weights
 
 
 def switch_on():
@@ -93,10 +96,23 @@ def before_backward(loss):
     if place is None:
         return
     lines = nodes[place].node.metadata.get("traceback_") or ()
-    site = _site(_before_the_model(lines) if search.came_in else lines)
-    if site:
-        fields = {"operation": nodes[place].name, "site": site}
-        transport.send_event("nan_place", step=search.step, **fields)
+    innermost = _users(lines)
+    calling = _users(_before_the_model(lines)) if search.came_in else innermost
+    if calling is None:
+        return
+    fields = {"operation": nodes[place].name, "site": source.place(*calling)}
+    if search.was_given:
+        fields.update(_suspect(calling, innermost))
+    transport.send_event("nan_place", step=search.step, **fields)
+
+
+def _suspect(calling, innermost):
+    """What may have made the value: on the way to the model's call, or within its forward."""
+    for file, line in dict.fromkeys((calling, innermost)):
+        made = nan_source.of_call(file, line)
+        if made is not None:
+            return {"suspect_at": made.site, "suspect": made.operation}
+    return {}
 
 
 def _same_place(operations):
@@ -123,10 +139,10 @@ def _before_the_model(traceback):
     return traceback[: next(calls, len(traceback))]
 
 
-def _site(traceback):
-    """The innermost line of the user's among those that made a node."""
+def _users(traceback):
+    """File and line of the innermost of the user's among those that made a node; None without."""
     for entry in reversed(traceback):
         found = _FILE_LINE.search(entry)
         if found and frames.origin(found.group(1)) == frames.USER:
-            return "%s:%s" % (frames.short_name(found.group(1)), found.group(2))
+            return found.group(1), int(found.group(2))
     return None

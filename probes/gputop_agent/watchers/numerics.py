@@ -26,6 +26,7 @@ REBUILD_STEPS = 500  # layers may have been replaced
 MANY_SKIPS = 8  # of a GradScaler in a row: a single one is its search for a scale
 MAX_PENDING = 8
 COURSE_STEPS = 20
+_TAKES_WEIGHTS = ("nll_loss", "nll_loss2d", "nll_loss_nd")  # of classes, which have no gradient
 MAX_COURSE = 12
 
 
@@ -216,8 +217,8 @@ def _loss_is_bad(loss):
         fields = numeric_origin.of_graph(_layers_now(), loss)
     _send(fields, session.step, batch_origin.current())
     if fields and fields["direction"] in ("forward", "input") and fields.get("operation"):
-        came_in = fields["direction"] == "input"
-        nan_place.begin(loss, fields["operation"], session.step, came_in)
+        was_given = fields["direction"] == "input" or fields["operation"] in _TAKES_WEIGHTS
+        nan_place.begin(loss, fields["operation"], session.step, was_given)
     if not watch.is_in:
         _begin_burst()
 

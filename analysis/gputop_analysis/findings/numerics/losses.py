@@ -21,9 +21,11 @@ from gputop_analysis.findings.numerics.origins import (
     inputs,
     nan_origin,
     of_loss_operation,
-    origin_site,
+    origin_place,
     sentence,
+    site_of,
     spike_origin,
+    suspicion,
 )
 from gputop_analysis.findings.numerics.trained_copies import are_of_a_copy
 from gputop_analysis.findings.registry import Spec, finding
@@ -78,6 +80,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         return _weights_at_the_end(view, spec)
     first = min(first_of_ranks)
     origin = nan_origin(view, first.step)
+    place = origin_place(view, origin)
     losses = _bad_losses(view.per_rank[first.rank])
     settings = _settings(view.per_rank[first.rank].rows, first.step)
     title = f"loss is {first.value} at step {first.step} on rank {first.rank}"
@@ -92,10 +95,11 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         severity="high" if losses.recovered else "critical",
         title=title,
         evidence=_evidence(first, losses, settings, other_ranks)
-        + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        fix=_against_a_bad_loss(Facts(view, first.rank), origin),
+        + (f"; {sentence(origin, len(view.ranks))}" if origin else "")
+        + suspicion(place),
+        fix=_against_a_bad_loss(Facts(view, first.rank), origin, place),
         rank=first.rank,
-        site=origin_site(view, origin),
+        site=site_of(place),
         proof=Proof(
             statistic="steps with a loss that is NaN or infinite",
             value=max(losses.steps, 1),
@@ -204,9 +208,9 @@ def _evidence(
     return words
 
 
-def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option, ...]:
+def _against_a_bad_loss(run: Facts, origin: Event | None, place: Event) -> tuple[str | Option, ...]:
     """What to do at the origin, and where that is no bad batch, what makes divergence rarer."""
-    first = advice(origin)
+    first = advice(origin, place)
     if origin is not None and beside_model(origin):
         return first
     if origin is not None and of_loss_operation(origin):

@@ -35,12 +35,27 @@ def nan_origin(view: RunView, step: int) -> Event | None:
     )
 
 
-def origin_site(view: RunView, origin: Event | None) -> str | None:
-    """The line of the operation that an origin names, where the step after it told it."""
+def origin_place(view: RunView, origin: Event | None) -> Event:
+    """The ``nan_place`` event of an origin, where the step after it sent one; else empty."""
     if origin is None:
-        return None
+        return {}
     places = told(view, "nan_place").get(origin["rank"], ())
-    return next((place.get("site") for place in places if place["step"] == origin["step"]), None)
+    return next((place for place in places if place["step"] == origin["step"]), {})
+
+
+def site_of(place: Event) -> str | None:
+    """The line to look at: what may have made a value that was given, else its operation."""
+    return place.get("suspect_at") or place.get("site")
+
+
+def suspicion(place: Event) -> str:
+    """What may have made a value that the model or the loss was given, in a sentence."""
+    if "suspect_at" not in place:
+        return ""
+    return (
+        f"; of the lines on its way to {place.get('site')} {place['suspect_at']} alone can make "
+        f"one, by {place.get('suspect')}: read from the source, not measured"
+    )
 
 
 def skipped_origin(view: RunView) -> Event | None:
@@ -226,10 +241,13 @@ def inputs(event: Event) -> tuple[Input, ...]:
     return tuple(Input(name, value, "", source) for name, value in rows if value is not None)
 
 
-def advice(event: Event | None) -> tuple[str, ...]:
+def advice(event: Event | None, place: Event) -> tuple[str, ...]:
     """What to do first, by where it began."""
     if event is None:
         return (f"{WATCH} names the layer, the operation and the batch",)
+    if "suspect_at" in place:
+        by_operation = _by_operation(event.get("operation") or "", event)
+        return (f"look at {place['suspect_at']} first", *_against_suspect(place), *by_operation)
     if beside_model(event):
         return (_look_beside_model(event),)
     direction = event["direction"]
@@ -244,6 +262,10 @@ def advice(event: Event | None) -> tuple[str, ...]:
     if direction in ("weights", "reduced"):
         return ()
     return by_operation
+
+
+def _against_suspect(place: Event) -> tuple[str, ...]:
+    return _KEEP_OFF_BY_HAND.get(place.get("suspect") or "", ())
 
 
 def _look_beside_model(event: Event) -> str:
@@ -280,6 +302,14 @@ _KEEP_OFF = {
     "asin": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
     "nll_loss": "leave out batches without a target",
 }
+
+
+_KEEP_OFF_BY_HAND = {
+    "std": ("the deviation of one value alone is NaN, and that of equal ones 0: add an epsilon",),
+    "var": ("the variance of one value alone is NaN: leave such batches out",),
+    **{name: (_KEEP_OFF[name],) for name in ("log", "div", "sqrt", "acos", "asin")},
+}
+"""Of operations that a script has before the model, by their names in its source."""
 
 
 def _by_operation(operation: str, event: Event) -> tuple[str, ...]:

@@ -1,0 +1,148 @@
+"""The line that may have made a value which is not finite, read from the source of a script."""
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import batch_origin, nan_source
+
+SCRIPT = """
+import math
+import torch
+
+
+def scaled(x):
+    spread = x.std(0)  # callee
+    return (x - x.mean(0)) / (spread + 1e-3)
+
+
+def balance(counts):
+    return counts.sum() / counts  # weights
+
+
+def learn(self, batch):
+    x, y = batch
+    rate = self.base / self.warm  # no way in
+    if self.fresh:
+        x = x * float("nan")  # literal
+    first, best = x / x.norm(), float("inf")  # own
+    self.call("literal", x, y)
+    second = scaled(y)
+    self.call("callee", second)
+    third = torch.log(y + 1e-6)  # guarded
+    self.call("guarded", third)
+    fourth = y * 2
+    self.call("nothing", fourth)
+    fifth = torch.sqrt(y)  # far
+    sixth = (
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+        12,
+    )
+    seventh = torch.log(fifth)
+    self.call("far", seventh)
+    loss = torch.nn.functional.nll_loss(
+        self.model(y), y, balance(self.counts)
+    )
+    return loss
+
+
+class Net:
+    def spread(self, x):
+        return torch.sqrt(x.square().mean(2) - x.mean(2).square())  # method
+
+    def forward(self, x):
+        deviation = self.spread(x)
+        return self.first(deviation)  # forward
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def line_of(text):
+    return next(at for at, line in enumerate(SCRIPT.split("\n"), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("call", "made", "operation"),
+    [
+        ('call("literal"', "# literal", "nan"),
+        ('call("callee"', "# callee", "std"),
+        ('call("guarded"', "# guarded", "log"),
+        ("self.model(y)", "# weights", "div"),
+        ("# forward", "# method", "sqrt"),
+    ],
+)
+def test_what_flows_into_a_call_and_can_make_a_nan(script, call, made, operation):
+    told = nan_source.of_call(script, line_of(call))
+    assert told is not None
+    assert (told.site.rpartition(":")[2], told.operation) == (str(line_of(made)), operation)
+
+
+@pytest.mark.parametrize("call", ['call("nothing"', 'call("far"', "# no way in"])
+def test_where_no_line_or_several_can_it_says_nothing(script, call):
+    assert nan_source.of_call(script, line_of(call)) is None
+
+
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "torch", torch)
+    assert nan_source.of_call(str(tmp_path / "gone.py"), 3) is None
+    (tmp_path / "broken.py").write_text("def (:\n")
+    assert nan_source.of_call(str(tmp_path / "broken.py"), 1) is None
+
+
+DATA = """
+import torch
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, n):
+        row = torch.arange(4.0) + n
+        return row / (row - n).prod()  # sample
+
+
+class Fine(Rows):
+    def __getitem__(self, n):
+        return torch.arange(4.0) / 4
+"""
+
+
+@pytest.mark.parametrize(("name", "made"), [("Rows", "# sample"), ("Fine", None)])
+def test_what_makes_the_samples(tmp_path, monkeypatch, name, made):
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "data.py"
+    path.write_text(DATA)
+    space: dict[str, Any] = {"__name__": "data"}
+    exec(compile(DATA, str(path), "exec"), space)
+    iterator = iter(DataLoader(space[name](), batch_size=2))
+    monkeypatch.setattr(batch_origin, "batches", batch_origin.Batches())
+    batch_origin.fetched(iterator, next(iterator))
+    (tmp_path / "train.py").write_text(textwrap.dedent("for x in loader:\n    net(x)\n"))
+    told = nan_source.of_call(str(tmp_path / "train.py"), 2)
+    if made is None:
+        assert told is None
+    else:
+        line = next(at for at, text in enumerate(DATA.split("\n"), 1) if made in text)
+        assert told is not None and told.site.endswith(f":{line}")
