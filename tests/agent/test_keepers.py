@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import logging
+import sys
 from collections import OrderedDict, deque
 from logging.handlers import MemoryHandler
 
@@ -48,6 +49,55 @@ def test_a_local_container_that_grows_is_named_at_the_second_look(monkeypatch):
     with open(__file__) as file:
         line = 1 + next(n for n, text in enumerate(file) if text.rstrip().endswith("fills it"))
     assert told["kept_site"] == f"{frames.short_name(__file__)}:{line}"
+
+
+def worst_of(value, kept=[]):
+    kept.append((value, 1))  # into the default
+
+
+def worst_by_keyword(value, *, kept_by_keyword=[]):
+    kept_by_keyword.append((value, 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(worst_of, "kept"), (worst_by_keyword, "kept_by_keyword")]
+)
+def test_the_default_of_a_parameter_that_grows_has_its_name(monkeypatch, function, name):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper = keepers.GrowingContainer()
+    tensors = [torch.ones(2) * i for i in range(200)]
+    for tensor in tensors:
+        function(tensor)
+    assert looked(tensors, keeper) == {}
+    for _ in range(50):
+        tensors.append(torch.ones(2))
+        function(tensors[-1])
+    told = looked(tensors, keeper)
+    assert told["kept_in"] == name
+    if name == "kept":
+        with open(__file__) as file:
+            line = 1 + next(n for n, text in enumerate(file) if text.endswith("default\n"))
+        assert told["kept_site"] == f"{frames.short_name(__file__)}:{line}"
+
+
+def test_a_variable_of_a_module_that_no_running_function_is_of(monkeypatch, tmp_path):
+    (tmp_path / "history.py").write_text("shown_of_all = []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import history  # pyright: ignore[reportMissingImports]
+
+    monkeypatch.setattr(
+        frames, "origin", lambda file: frames.USER if file == history.__file__ else frames.LIBRARY
+    )
+    pile = history.shown_of_all
+    keeper = keepers.GrowingContainer()
+    tensors = [torch.ones(2) * i for i in range(200)]
+    pile.extend(tensors)
+    del pile
+    assert looked(tensors, keeper) == {}
+    tensors += [torch.ones(2) for _ in range(50)]
+    history.shown_of_all.extend(tensors[200:])
+    assert looked(tensors, keeper)["kept_in"] == "shown_of_all"
+    del sys.modules["history"]
 
 
 def test_the_line_that_fills_it_is_not_the_one_that_cuts_it(monkeypatch):

@@ -182,7 +182,38 @@ def _name_of(pile, ours):
         for name, value in list(values.items()) if type(values) is dict else ():
             if value is pile:
                 return f"{type(owner).__name__}.{name}" if is_handler else name
-    return _name_of_owner(holders)
+    return (
+        _name_of_default(holders, pile)
+        or _name_in_module(holders, pile)
+        or (_name_of_owner(holders))
+    )
+
+
+def _name_of_default(holders, pile):
+    """The name of a parameter of the user's whose default it is: made once, for all calls."""
+    defaults = [holder for holder in holders if type(holder) in (tuple, dict)]
+    for function in gc.get_referrers(*defaults) if defaults else ():
+        if type(function) is FunctionType and _is_users_code(function.__code__):
+            for name, parameter in _parameters(function):
+                if parameter.default is pile:
+                    return name
+    return ""
+
+
+def _parameters(function):
+    return inspect.signature(function, follow_wrapped=False).parameters.items()
+
+
+def _is_users_code(code):
+    return frames.origin(code.co_filename) == frames.USER
+
+
+def _name_in_module(holders, pile):
+    """The name of a variable of a module of the user's that no running function is of."""
+    for values in filter(_is_namespace, holders):
+        if is_users_module(sys.modules.get(values["__name__"])):
+            return next((name for name, value in list(values.items()) if value is pile), "")
+    return ""
 
 
 def _name_of_owner(holders):
@@ -204,7 +235,7 @@ def users_variables():
 def _users_frames():
     """Frames of the running functions of the user's."""
     stack = frames.stack(sys._getframe(1), MAX_FRAMES)
-    return [frame for frame in stack if frames.origin(frame.f_code.co_filename) == frames.USER]
+    return [frame for frame in stack if _is_users_code(frame.f_code)]
 
 
 def _variables(frame):
