@@ -28,12 +28,21 @@ def place_matching(pattern):
     return place_of(_lines_where(re.compile(pattern).search))
 
 
+def place_in(files, pattern):
+    """The same of these files alone, which are not remembered."""
+    return place_of(_lines_in(files, re.compile(pattern).search))
+
+
 def _lines_where(is_wanted):
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    users = [file for file in filter(None, files) if frames.origin(file) == frames.USER]
+    return _lines_in([file for file in users if file.endswith(".py")], is_wanted)
+
+
+def _lines_in(files, is_wanted):
+    """``[(file, line number)]``, comments left out; none where there is too much to search."""
     lines_found, searched = [], 0
-    for file in filter(None, files):
-        if frames.origin(file) != frames.USER or not file.endswith(".py"):
-            continue
+    for file in files:
         try:
             with open(file, errors="replace") as lines:
                 for number, line in enumerate(lines, 1):

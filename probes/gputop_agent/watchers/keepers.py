@@ -5,7 +5,6 @@ of what a kept graph holds is in no container: then the variables of the script 
 
 import gc
 import inspect
-import linecache
 import logging
 import re
 import sys
@@ -27,7 +26,7 @@ MAX_SHAPES = 2
 _FILLS = (
     r"(\[[^\]]*\])?"
     r"(\.(append|appendleft|extend|add|insert|push|put|callback|enter_context)\("
-    r"| *\+= *(?![\d.]+\s*(#|$))|\[[^:]*\] = )"
+    r"| *\+= *(?![\d.]+\s*$)|\[[^:]*\] = )"
 )
 _MAKES = r" *= *(collections\.)?defaultdict\("
 MAX_FRAMES = 32
@@ -266,11 +265,4 @@ def filled_at(name, search=None):
 
 def _place_on_stack(pattern):
     """As ``source.place_matching``, in the files of the running functions alone."""
-    is_wanted = re.compile(pattern).search
-    lines = [
-        (file, number)
-        for file in {frame.f_code.co_filename for frame in _users_frames()}
-        for number, line in enumerate(linecache.getlines(file), 1)
-        if is_wanted(line) and not line.lstrip().startswith("#")
-    ]
-    return source.place_of(lines)
+    return source.place_in({frame.f_code.co_filename for frame in _users_frames()}, pattern)
