@@ -84,6 +84,11 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind in ("outside", "inside"): loss = loss + (net(x) * own["shift"]).square().mean()
     if kind == "points": loss = loss + (net(x) * points).square().mean()
     if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
+    if kind == "crossed": loss = nn.functional.mse_loss(net(x)[:, :1], x[:, 0])
+    if kind == "crossed by hand": loss = (x[:, 0] - net(x)[:, :1]).square().mean()
+    if kind == "column": loss = (net(x)[:, :1] - x[:, :1]).square().mean()
+    if kind == "pairs": loss = (net(x)[:, :1] - net(x)[:, :1].T).square().mean()
+    if kind == "one for all": loss = nn.functional.mse_loss(net(x).mean(), x)
     if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)
     if kind == "surgery": opt.zero_grad()
     if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
@@ -123,6 +128,11 @@ KINDS = [
     "outside",
     "inside",
     "points",
+    "crossed",
+    "crossed by hand",
+    "column",
+    "pairs",
+    "one for all",
     "dead",
     "kept",
     "numbers",
@@ -146,8 +156,8 @@ def guests(tmp_path_factory):
     script.write_text(SCRIPT)
     outcome = run_script([str(script), *KINDS], timeout=200)
     assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
-    assert outcome.stderr.count("Warning:") == 1 and "Traceback" not in outcome.stderr, (
-        "torch's own, of the scheduler"
+    assert outcome.stderr.count("Warning:") == 3 and "Traceback" not in outcome.stderr, (
+        "torch's own, of the scheduler and of the sizes of two losses"
     )
     return outcome.by_kind(KINDS)
 
@@ -212,6 +222,19 @@ def test_a_part_that_is_thawed_and_given_to_no_optimizer(guests):
     assert set(last["stray_names"]) == {"body.weight", "body.bias"} and last["stray_looks"] >= 3
     assert last["stray_optimizer_at"] == f"habits.py:{line_with('one.requires_grad]')}"
     assert last["stray_thawed_at"] == f"habits.py:{line_with('requires_grad_(True)')}"
+
+
+@pytest.mark.parametrize("kind", ["crossed", "crossed by hand"])
+def test_predictions_that_are_compared_with_all_targets(guests, kind):
+    last = looks(guests, kind)[-1]
+    assert (last["predictions_shape"], last["errors_shape"]) == ([4, 1], [4, 4])
+    # the nearest line above the backward that makes a loss which is not made from one
+    assert last["loss_at"] == f"habits.py:{line_with('one for all')}"
+
+
+def test_errors_of_other_shapes_are_none_of_that(guests):
+    others = [kind for kind in KINDS if not kind.startswith("crossed")]
+    assert not any("predictions_shape" in look for kind in others for look in looks(guests, kind))
 
 
 def test_a_parameter_in_a_plain_dict(guests):

@@ -99,6 +99,11 @@ class CheckupEvent(TypedDict, total=False):
     """Of each further backward of the step, the part of its graph that one before went through."""
     normalised_twice: Line
     """``softmax`` or ``sigmoid``: the loss applies it to what it has been applied to."""
+    predictions_shape: list[Whole]
+    errors_shape: list[Whole]
+    """Of a loss that compares each of ``n`` predictions with each of ``n`` targets."""
+    loss_at: Line
+    """Where that loss is assigned."""
     clips_scaled: Whole
     """Calls of ``clip_grad_norm_`` with gradients that a GradScaler had scaled, so far."""
     weights_rms: Real

@@ -110,12 +110,15 @@ def is_user(frame):
     return origin(frame.f_code.co_filename) == USER
 
 
+def caller():
+    """The innermost user frame of the calling thread; None if there is none."""
+    return next(filter(is_user, stack(sys._getframe(1))), None)
+
+
 def caller_site():
-    """Site of the innermost user frame of the calling thread; None if there is none."""
-    for frame in stack(sys._getframe(1)):
-        if is_user(frame):
-            return site(frame)
-    return None
+    """Its site; None if there is none."""
+    frame = caller()
+    return site(frame) if frame is not None else None
 
 
 #: packages that own a loop, and build what the loop needs from the user's arguments

@@ -71,6 +71,29 @@ def place(file, line):
     return "%s:%d" % (frames.short_name(file), line)
 
 
+def assigned_before(frame):
+    """``"train.py:9"``, the nearest line above a frame's that makes what that one names, as the
+    loss whose backward is called there; None without. ``loss = loss / 4`` makes none.
+    """
+    code, line = frame.f_code, frame.f_lineno
+    nodes = list(_nodes(frame))
+    named = _named([node for node in nodes if getattr(node, "lineno", 0) == line], ast.Load)
+    lines = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Assign) and code.co_firstlineno <= node.lineno < line
+        for name in _named(node.targets, ast.Store) & named
+        if name not in _named(ast.walk(node.value), ast.Load)
+    ]
+    return place(code.co_filename, max(lines)) if lines else None
+
+
+def _named(nodes, context):
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
+
+
 def calls_in_loop(name, frame):
     """Lines of the calls ``x.name(...)`` in the innermost loop around a frame's line; None where
     there is no loop around it.

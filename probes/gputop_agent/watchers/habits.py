@@ -1,14 +1,15 @@
 """Habits of a training script that no figure of a step shows, seen at the looks of ``checkup``.
 
-An optimizer that is made anew for each update, probabilities given to a loss that wants scores, a
-backward through the same graph for each loss, gradients clipped while they are scaled, weights that
-have vanished, and tables of which a batch meets few rows.
+An optimizer that is made anew for each update, probabilities given to a loss that wants scores,
+predictions of another shape than their targets, a backward through the same graph for each loss,
+gradients clipped while they are scaled, weights that have vanished, and tables of which a batch
+meets few rows.
 """
 
 import math
 from typing import Any
 
-from gputop_agent.runtime import frames, late
+from gputop_agent.runtime import frames, late, source
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import gradients
@@ -25,6 +26,22 @@ _LOSSES = {
     "BinaryCrossEntropyWithLogitsBackward0": ("SigmoidBackward0",),
 }
 """Backward of a loss, and what lies behind it where the model's output is a probability already."""
+_OF_EACH_ERROR = {
+    "MeanBackward0",
+    "MeanBackward1",
+    "SumBackward0",
+    "SumBackward1",
+    "PowBackward0",
+    "AbsBackward0",
+    "MulBackward0",
+    "DivBackward0",
+    "MseLossBackward0",
+    "SmoothL1LossBackward0",
+    "HuberLossBackward0",
+}
+"""Backwards between a loss and the errors that it is the mean of."""
+_SPREADS = ("SubBackward0", "RsubBackward1", "ExpandBackward0")
+MAX_BEFORE_ERRORS = 12
 _SAME_VALUES = {
     "ToCopyBackward0",
     "ViewBackward0",
@@ -49,7 +66,9 @@ class SeenHabits:
         self._forwards = -1  # before that backward
         self._again = []  # part of each further backward's nodes that one before has gone through
         self._twice = ""
+        self._crossed: Any = None  # shapes of predictions, and of their errors
         self._backward_at = None
+        self._loss_at = None
 
     def before_backward(self, args, kwargs, optimizer):
         """Look at the graph of a loss, and at the one before it in the same step.
@@ -57,13 +76,16 @@ class SeenHabits:
         Where gradients were cleared in between, each loss is wanted by itself.
         """
         if not open_step.backwards:
-            self._again, self._nodes, self._twice = [], [], ""
+            self._again, self._nodes, self._twice, self._crossed = [], [], "", None
             self._backward_at = frames.caller_site()
         node = getattr(args[0], "grad_fn", None) if args else None
         if node is None:
             return
         nodes = _graph(node)
         self._twice = self._twice or next(filter(None, map(_normalised_twice, nodes)), "")
+        if not self._crossed:
+            self._crossed = _crossed(node)
+            self._loss_at = _line_of_loss() if self._crossed else None
         alone = self._forwards != open_step.forwards or not _holds_gradients(optimizer)
         if self._nodes and not alone:
             before = set(self._nodes)
@@ -94,6 +116,11 @@ class SeenHabits:
             fields["graph_again"] = [round(share, 3) for share in self._again[: late.MAX_TENSORS]]
         if self._twice:
             fields["normalised_twice"] = self._twice
+        if self._crossed:
+            predictions, errors = self._crossed
+            fields.update(predictions_shape=predictions, errors_shape=errors)
+            if self._loss_at:
+                fields["loss_at"] = self._loss_at
         if session.clips_scaled:
             fields["clips_scaled"] = session.clips_scaled
         if late.may_look():
@@ -120,6 +147,7 @@ def gist(findings):
         findings.get("fresh_looks", 0) >= 3,
         bool(findings.get("graph_again")),
         findings.get("normalised_twice"),
+        findings.get("predictions_shape"),
         bool(findings.get("clips_scaled")),
         is_suspected(findings),
     )
@@ -167,6 +195,36 @@ def _normalised_twice(node):
         if node is None or node.name() != name:
             return ""
     return "sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"
+
+
+def _line_of_loss():
+    frame = frames.caller()
+    return source.assigned_before(frame) if frame is not None else None
+
+
+def _crossed(node):
+    """Shapes of predictions and of their errors where each of ``n`` predictions is compared with
+    each of ``n`` targets: ``[n, 1]`` less ``[n]`` is a matrix of ``n x n``.
+    """
+    for _ in range(MAX_BEFORE_ERRORS):
+        name = node.name()
+        following = [child for child, _ in node.next_functions if child is not None]
+        if len(following) != 1:
+            return None
+        if name in _SPREADS:
+            errors, predictions = _shape(node), _shape(following[0])
+            if len(errors) == 2 and errors[0] == errors[1] == math.prod(predictions) > 1:
+                return list(predictions), list(errors)
+        elif name not in _OF_EACH_ERROR and name not in _SAME_VALUES:
+            return None
+        node = following[0]
+    return None
+
+
+def _shape(node):
+    """Of what an operation gave, as autograd keeps it since torch 2.1; else empty."""
+    metadata = getattr(node, "_input_metadata", None) or ()
+    return tuple(metadata[0].shape) if len(metadata) == 1 else ()
 
 
 def _before(node):

@@ -150,6 +150,63 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
 
 
 @finding(
+    id="NU20",
+    name="each prediction with each target",
+    family="numerics",
+    cause="nan",
+    trigger="at three looks in a row, the loss's graph has errors of n x n values that come from n "
+    "predictions: they were spread over targets of another shape",
+    fix="give predictions and targets the same shape",
+    explains=("NU07",),
+    no_use="where each is to be compared with each",
+    reads="the graph of the loss at a backward, at the looks of NU08",
+    silent="fewer than three looks; a loss inside a compiled graph; before torch 2.1",
+    traps="pairwise losses whose two sides both come from the model",
+    pictures=(LOSS,),
+)
+def compared_crosswise(view: RunView, spec: Spec) -> Finding | None:
+    """The model learns the mean of the targets, whatever it is given."""
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
+        last = events[-1]
+        looks = standing(events, lambda event: event.get("predictions_shape"))
+        if not last.get("predictions_shape") or looks < ALIKE:
+            return None
+        predictions, errors = (
+            " x ".join(f"{size:,}" for size in last[name])
+            for name in ("predictions_shape", "errors_shape")
+        )
+        return spec.make(
+            severity="high",
+            title=f"each prediction is compared with each target: errors of {errors} from "
+            f"predictions of {predictions}",
+            evidence=f"{looks} looks up to step {last['step']} of rank {rank} found a loss of "
+            f"{errors} errors, though the model gives {predictions} values: predictions and "
+            "targets of other shapes are spread over each other, and the mean of the targets is "
+            "all that can be learnt",
+            fix="give both the same shape before they are subtracted: predictions.squeeze(-1), or "
+            "targets.unsqueeze(-1)",
+            rank=everybody(view),
+            site=last.get("loss_at") or last.get("backward_at"),
+            confidence=0.9,
+            proof=Proof(
+                statistic="looks in a row at errors that are the square of the predictions",
+                value=looks,
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="shapes that autograd keeps of what a subtraction or an expansion gave, "
+                "and of what that was given",
+                inputs=(
+                    Input("predictions", predictions, "", f"checkup event, rank {rank}"),
+                    Input("errors", errors, "", "the same"),
+                ),
+            ),
+        )
+
+    return on_ranks(view, "checkup", of_rank)
+
+
+@finding(
     id="NU18",
     name="weights have vanished",
     family="numerics",
