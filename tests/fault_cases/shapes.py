@@ -7,6 +7,7 @@ from fault_cases import Case, Clean
 SHAPES, RANKS = "shapes.py", "shapes_ranks.py"
 _LINES = (Path(__file__).parents[1] / "faults" / "scripts" / SHAPES).read_text().splitlines()
 _MEAN = next(number for number, text in enumerate(_LINES, 1) if text.endswith("# the mean"))
+_ERRORS = next(number for number, text in enumerate(_LINES, 1) if text.endswith("# the errors"))
 LOADER = ("IN01", "IN02", "IN03")
 
 CASES = (
@@ -83,6 +84,14 @@ CASES = (
         {"FAULT": "mean_of_none"},
         title="div after",
         site=rf"shapes\.py:{_MEAN}$",
+    ),
+    Case(
+        "NU20",
+        "each prediction against each target",
+        SHAPES,
+        {"FAULT": "crossed"},
+        title="errors of 64 x 64 from predictions of 64 x 1",
+        site=rf"shapes\.py:{_ERRORS}$",
     ),
     Case(
         "NU15",
@@ -181,6 +190,7 @@ CLEAN = (
     ),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
     Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
+    Clean("predictions and targets of one shape", SHAPES, {"FAULT": "clean_prices"}),
     Clean("four batches an update", SHAPES, {"FAULT": "clean_gathered"}),
     Clean("texts of one length on two ranks", RANKS, suite=False),
 )

@@ -379,7 +379,29 @@ def train_gathered():
         optimizer.step()
 
 
+# --- one number for each row, against targets of the same shape or of another
+# -------------------------
+
+
+def train_prices():
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), Pause(), nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    teacher = torch.randn(20)
+    for _ in range(STEPS):
+        inputs = torch.randn(64, 20)
+        prices = inputs @ teacher
+        guesses = model(inputs)
+        if FAULT == "clean_prices":
+            prices = prices.unsqueeze(1)
+        loss = (guesses - prices).square().mean()  # the errors
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 PROGRAMS = {
+    "crossed": train_prices,
+    "clean_prices": train_prices,
     "cleared_each_batch": train_gathered,
     "group_at_rest": train_gathered,
     "mean_of_none": train_gathered,
