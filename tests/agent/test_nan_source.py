@@ -60,6 +60,15 @@ def learn(self, batch):
     return loss
 
 
+def deviance(told, paid):
+    return told - paid * paid.log()  # in the loss
+
+
+def back(told, paid):
+    each = deviance(told, paid)
+    each.mean().backward()
+
+
 class Net:
     def spread(self, x):
         return torch.sqrt(x.square().mean(2) - x.mean(2).square())  # method
@@ -90,6 +99,7 @@ def line_of(text):
         ('call("guarded"', "# guarded", "log"),
         ("self.model(y)", "# weights", "div"),
         ("# forward", "# method", "sqrt"),
+        ("each.mean().backward()", "# in the loss", "log"),
     ],
 )
 def test_what_flows_into_a_call_and_can_make_a_nan(script, call, made, operation):

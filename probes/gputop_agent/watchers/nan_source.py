@@ -84,13 +84,13 @@ def _flow_into(file, line):
     simple = [node for node in statements if _has_line(node, line) and not hasattr(node, "body")]
     if not simple:
         return []
+    calls = [node for node in ast.walk(simple[-1]) if isinstance(node, ast.Call)]
     arguments = [
         argument
-        for call in ast.walk(simple[-1])
-        if isinstance(call, ast.Call)
+        for call in calls
         for argument in (*call.args, *(keyword.value for keyword in call.keywords))
     ]
-    wanted = {name for argument in arguments for name in _names(argument)}
+    wanted = {name for part in (*arguments, *_receivers(calls)) for name in _names(part)}
     before = sorted(
         (node for node in statements if node.lineno < simple[-1].lineno),
         key=lambda node: node.lineno,
@@ -103,6 +103,11 @@ def _flow_into(file, line):
             values.append(value)
             wanted |= _names(value)
     return [Part(file, value) for value in values]
+
+
+def _receivers(calls):
+    """``x`` of ``x.mean()``."""
+    return [call.func.value for call in calls if isinstance(call.func, ast.Attribute)]
 
 
 def _assigned(node) -> "tuple[set[str], Any]":

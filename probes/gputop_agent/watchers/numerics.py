@@ -27,6 +27,7 @@ MANY_SKIPS = 8  # of a GradScaler in a row: a single one is its search for a sca
 MAX_PENDING = 8
 COURSE_STEPS = 20
 _TAKES_WEIGHTS = ("nll_loss", "nll_loss2d", "nll_loss_nd")  # of classes, which have no gradient
+_MAKES_NONE = ("mean", "sum", "add", "sub", "rsub", "neg", "mul")  # of finite values hardly ever
 MAX_COURSE = 12
 
 
@@ -217,10 +218,17 @@ def _loss_is_bad(loss):
         fields = numeric_origin.of_graph(_layers_now(), loss)
     _send(fields, session.step, batch_origin.current())
     if fields and fields["direction"] in ("forward", "input") and fields.get("operation"):
-        was_given = fields["direction"] == "input" or fields["operation"] in _TAKES_WEIGHTS
-        nan_place.begin(loss, fields["operation"], session.step, was_given)
+        nan_place.begin(loss, fields["operation"], session.step, _was_given(fields))
     if not watch.is_in:
         _begin_burst()
+
+
+def _was_given(fields):
+    """Whether the operation was given values that were not finite, which have no gradient."""
+    if fields["direction"] == "input" or fields["operation"] in _TAKES_WEIGHTS:
+        return True
+    is_of_loss = fields.get("layer") == numeric_origin.LOSS
+    return is_of_loss and fields["operation"] in _MAKES_NONE
 
 
 def _of_burst(fields):
