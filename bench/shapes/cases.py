@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -44,14 +46,32 @@ class Shape:
 
     @property
     def marked(self) -> set[tuple[str, int]]:
-        """File names and lines that carry the fault's mark."""
+        """File names and lines that carry the fault's mark: all of a simple statement that has it,
+        as a formatter moves a mark to its last line.
+        """
         found = set()
         for path in SCRIPTS.glob("*.py"):
-            for number, text in enumerate(path.read_text().splitlines(), 1):
+            source = path.read_text()
+            for number, text in enumerate(source.splitlines(), 1):
                 mark = re.search(r"# at: (.*)$", text)
                 if mark and self.name in mark.group(1).split():
-                    found.add((path.name, number))
+                    found |= {(path.name, line) for line in _statement(source, number)}
         return found
+
+
+def _statement(source: str, line: int) -> range:
+    """Lines of the simple statement that has a line; else that line."""
+    for node in ast.walk(_tree(source)):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            last = node.end_lineno or node.lineno
+            if node.lineno <= line <= last:
+                return range(node.lineno, last + 1)
+    return range(line, line + 1)
+
+
+@lru_cache(maxsize=200)
+def _tree(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 LOADER = ("IN01", "IN02", "IN03")

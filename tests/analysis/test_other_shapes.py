@@ -528,6 +528,14 @@ def test_a_model_that_is_trained_in_eval_mode(tmp_path, times, is_told):
     assert ("NU14" in found(build)) == is_told
 
 
+def test_the_way_out_of_an_evaluation_that_forgets_the_training_mode(tmp_path):
+    fields = {"eval_mode": "Net", "eval_mode_parts": ["Dropout"], "eval_mode_looks": 2}
+    lines = {"eval_mode_at": "train.py:30", "eval_mode_left_at": "train.py:34"}
+    left = found(looked_at(tmp_path, eval_mode_after=40, **fields, **lines))["NU14"]
+    assert left.site == "train.py:34"
+    assert "calls eval() at train.py:30" in left.fix and "train.py:34 is one without" in left.fix
+
+
 @pytest.mark.parametrize(
     ("zero", "experts", "severity"), [(300, 0, "medium"), (5, 0, "info"), (300, 8, None)]
 )

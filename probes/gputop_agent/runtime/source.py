@@ -9,6 +9,7 @@ from functools import lru_cache
 from gputop_agent.runtime import frames, interrupts
 
 _MAX_LINES = 100_000  # that are searched
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TOGETHER = 12  # lines of one file that lie so near are one place, as the branches of an if
 
 
@@ -58,17 +59,61 @@ def _lines_in(files, is_wanted):
 
 def place_of(lines):
     """``"train.py:9"`` of the first of some (file, line number) that stand together; else None."""
+    first = _first_of(lines)
+    return place(*first) if first else None
+
+
+def _first_of(lines):
     if not lines:
         return None
     (file, first), (last_file, last) = min(lines), max(lines)
     if file != last_file or last - first > _TOGETHER:
         return None
-    return place(file, first)
+    return file, first
 
 
 def place(file, line):
     """``"train.py:9"``."""
     return "%s:%d" % (frames.short_name(file), line)
+
+
+@lru_cache(maxsize=4)
+def early_exit(pattern, method):
+    """``"train.py:9"``, the only statement that leaves a function between the line that alone has
+    a pattern and the last call of a method, before that method is called on its way; else None.
+    """
+    first = _first_of(_lines_where(re.compile(pattern).search))
+    if first is None:
+        return None
+    file, line = first
+    nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
+    around = [node for node in nodes if isinstance(node, _FUNCTION) and _has_line(node, line)]
+    if not around:
+        return None
+    function = max(around, key=lambda node: node.lineno)
+    last = max(_calls(function, method), default=0)
+    exits = [
+        place(file, statement.lineno)
+        for block in _blocks(function)
+        for statement in block
+        if isinstance(statement, (ast.Return, ast.Continue, ast.Break, ast.Raise))
+        and line < statement.lineno < last
+        and not any(_calls(before, method) for before in block if before.lineno > line)
+    ]
+    return exits[0] if len(exits) == 1 else None
+
+
+def _blocks(function):
+    """Lists of statements within it, without those of functions in it."""
+    todo = [function]
+    while todo:
+        node = todo.pop()
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
+        children = ast.iter_child_nodes(node)
+        todo += [child for child in children if not isinstance(child, _FUNCTION)]
 
 
 def assigned_before(frame):

@@ -40,17 +40,22 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
         name, parts = last.get("eval_mode") or "the model", last.get("eval_mode_parts") or []
         after = last.get("eval_mode_after", 0)
         site = last.get("eval_mode_at")
+        left_at = last.get("eval_mode_left_at")
         at = f" that calls eval() at {site}" if site else ""
+        out = (
+            f"on every way out of it: {left_at} is one without"
+            if left_at
+            else ("on every way out of it")
+        )
         return spec.make(
             severity="medium",
             title=f"{name} is trained in eval mode since an evaluation: {', '.join(parts[:3])}",
             evidence=f"{name} of rank {rank} was in training mode when it was updated in step "
             f"{after}, and in eval mode at {looks} looks in a row up to step {last['step']}; what "
             f"works otherwise in eval mode: {', '.join(parts)}",
-            fix=f"call model.train() after each evaluation{at}, before the next batch, on every "
-            "way out of it",
+            fix=f"call model.train() after each evaluation{at}, before the next batch, {out}",
             rank=rank,
-            site=site,
+            site=left_at or site,
             confidence=0.9,
             proof=Proof(
                 statistic="looks in a row that found the model in eval mode at an update",

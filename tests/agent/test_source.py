@@ -1,0 +1,47 @@
+"""Lines of the user's files, found by what they say."""
+
+import sys
+import types
+
+import pytest
+
+from gputop_agent.runtime import frames, source
+
+EVALUATE = """
+def evaluate(model, seen):
+    model.eval()  # {name}
+    if not seen:
+        {exit}
+    if len(seen) > 9:
+        model.train()
+        return 2
+    def inner():
+        return 3
+    score = sum(model(x) for x in seen)
+    {end}
+    return score
+"""
+
+
+@pytest.mark.parametrize(
+    ("exit", "end", "line"),
+    [
+        ("return 1", "model.train()", 5),
+        ("raise ValueError(seen)", "model.train(True)", 5),
+        ("model.train(); return 1", "model.train()", None),
+        ("return 1", "print(score)", 5),
+        ("pass", "model.train()", None),
+    ],
+)
+def test_the_way_out_that_leaves_a_method_out(tmp_path, monkeypatch, exit, end, line):
+    path = tmp_path / "evaluation.py"
+    path.write_text(EVALUATE.format(name="here", exit=exit, end=end))
+    module = types.ModuleType("evaluation")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "evaluation", module)
+    monkeypatch.setattr(
+        frames, "origin", lambda file: frames.USER if file == str(path) else frames.LIBRARY
+    )
+    source.early_exit.cache_clear()
+    told = source.early_exit(r"\.eval\(\)", "train")
+    assert (told and int(told.rpartition(":")[2])) == line
