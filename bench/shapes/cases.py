@@ -1367,6 +1367,35 @@ TWENTYFIRST_B = (
     Shape("fold_without_batches", "vineyards.py", ENDS, also=ENDS, exit_code=1),
 )
 """Harbours and vineyards; marks and all before any of it was run under gputop."""
+TWENTYSECOND_A = (
+    Shape("patterns_outgrow_cache", "claims.py", LOADER, also=LOADER, timed=True),
+    Shape("premium_in_decimals", "claims.py", HOST, timed=True),
+    Shape("worst_rows_are_views", "claims.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("nothing_paid_logged", "claims.py", ("NU01",)),
+    Shape("back_before_train", "claims.py", ("NU14",)),
+    Shape("lambda_in_checkpoint", "claims.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "concordance_by_pairs",
+        "claims.py",
+        ("HO08", "HO06", "HO15"),
+        also=("HO08", "HO06", "HO15"),
+        timed=True,
+    ),
+    Shape("recropped_until_ripe", "orchards.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape("probabilities_gathered", "orchards.py", ("CR06",), rank=None, also=("CR06", "HO06")),
+    Shape("cached_by_light", "orchards.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("plateau_of_own", "orchards.py", ("NU09",), rank=None),
+    Shape(
+        "absent_kind_weighed",
+        "orchards.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("dropped_alike", "orchards.py", ("RE03",), rank=None, info=True),
+    Shape("best_called_by_own", "orchards.py", ENDS, rank=1, also=ENDS, exit_code=1),
+)
+"""Claims and orchards; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1392,6 +1421,7 @@ BATCHES = (
     TWENTIETH_C,
     TWENTYFIRST_A,
     TWENTYFIRST_B,
+    TWENTYSECOND_A,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
