@@ -86,6 +86,7 @@ CASES = (
         RANKS,
         {"FAULT": "same_random"},
         rank=None,
+        site="numerics_ranks.py:",
         severity=("info",),
         alone=True,
     ),

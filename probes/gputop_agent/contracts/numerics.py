@@ -143,6 +143,8 @@ class RandomState(TypedDict, total=False):
 
     seed: Scalar
     state: Scalar
+    at: Line
+    """The only line of the script that calls ``manual_seed``."""
 
 
 class Replica(TypedDict, total=False):

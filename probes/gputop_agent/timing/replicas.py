@@ -9,7 +9,7 @@ waiting for a GPU.
 import ctypes
 import zlib
 
-from gputop_agent.runtime import guard, late, transport
+from gputop_agent.runtime import guard, late, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import steps
@@ -153,4 +153,8 @@ def _group_size():
 def _random_state():
     """Seed of torch's CPU generator and a checksum of its state: equal ones draw equal numbers."""
     state = session.torch.get_rng_state()
-    return {"seed": session.torch.initial_seed(), "state": zlib.crc32(_content(state[:MAX_VALUES]))}
+    return {
+        "seed": session.torch.initial_seed(),
+        "state": zlib.crc32(_content(state[:MAX_VALUES])),
+        "at": source.place_with("manual_seed("),
+    }

@@ -110,7 +110,8 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
     if len(alike) < 2 or len(alike) < len(looks):
         return None
     last_look = told(view, "replica")[view.ranks[0]][-1]
-    seed = (last_look.get("random") or {}).get("seed")
+    random = last_look.get("random") or {}
+    seed = random.get("seed")
     return spec.make(
         severity="info",
         title=f"all {len(states)} ranks draw the same random numbers (seed {seed})",
@@ -119,6 +120,7 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
         fix="torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's "
         "parameters anyway); not with tensor parallelism, which needs equal numbers",
         rank=None,
+        site=random.get("at"),
         proof=Proof(
             statistic="looks at which the generator's state is the same on all ranks",
             value=len(alike),
