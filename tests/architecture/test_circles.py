@@ -5,20 +5,24 @@ count too.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from import_graph import circles, graph, modules, of_package, way_around
-
-ARROWS = graph(modules(), types=False)
-ARROWS_WITH_TYPES = graph(modules(), types=True)
+from import_graph import Graph, circles, graph, modules, of_package, way_around
 
 
-@pytest.mark.parametrize("package", sorted({name.split(".")[0] for name in ARROWS}))
+@cache
+def arrows_with_types() -> Graph:
+    """Of the house; read when a test runs, since every worker collects every test."""
+    return graph(modules(), types=True)
+
+
+@pytest.mark.parametrize("package", sorted({name.split(".")[0] for name in modules()}))
 def test_no_package_has_a_circle(package: str) -> None:
-    arrows = of_package(ARROWS_WITH_TYPES, package)
+    arrows = of_package(arrows_with_types(), package)
     too_large = [circle for circle in circles(arrows) if len(circle) > 1]
     assert not too_large, "\n".join(
         f"{len(circle)} modules import each other: {' -> '.join(way_around(arrows, circle))}"
