@@ -223,5 +223,8 @@ def test_a_nan_that_was_given_has_the_line_that_alone_can_make_one(tmp_path):
     build.event("nan_place", rank=0, pid=1, step=100, **place)
     given = found(build)["NU01"]
     assert given.site == "data.py:9"
-    assert "on its way to train.py:30 data.py:9 alone can make one, by std" in given.evidence
+    assert (
+        "of what goes to train.py:30 data.py:9 is the likeliest to make one, by std"
+        in given.evidence
+    )
     assert "look at data.py:9 first" in given.fix and "add an epsilon" in given.fix

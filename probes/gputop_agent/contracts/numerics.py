@@ -233,7 +233,7 @@ class NanPlace(SiteFacts, total=False):
     operation: Line
     suspect: Line
     suspect_at: Line
-    """Of values that it was given: what alone may have made them on their way there."""
+    """Of values that it was given: the likeliest to have made them, read from the source."""
 
 
 class NoGradientEvent(TypedDict, total=False):

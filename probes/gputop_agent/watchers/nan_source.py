@@ -3,7 +3,7 @@ loss was given it.
 
 Nothing tells of values that carry no gradient, so the source is read: what flows into the call,
 backwards through the assignments of its function, what those call, and how the data set makes its
-samples. A line is told where one alone can make such a value.
+samples. A line is told where one alone is the likeliest to make such a value.
 """
 
 import ast
@@ -21,7 +21,6 @@ from gputop_agent.watchers import batch_origin
 CERTAIN, LIKELY, GUARDED = range(3)  # a literal; a pole in reach; one that is kept off
 _MAX_FUNCTIONS = 40
 _MAX_LINES = 20_000  # of a file
-_NOT_FINITE = ("nan", "inf", "infinity")
 _HAS_A_POLE = frozenset(
     "sqrt rsqrt log log2 log10 std var reciprocal acos asin atanh logit div divide true_divide "
     "float_power".split()
@@ -34,7 +33,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Suspect(NamedTuple):
     """A line that can make such a value."""
 
-    rank: int
+    tier: int
     file: str
     line: int
     operation: str
@@ -45,6 +44,7 @@ class Made(NamedTuple):
 
     site: str
     operation: str
+    tier: int
 
 
 class Part(NamedTuple):
@@ -55,20 +55,24 @@ class Part(NamedTuple):
 
 
 def of_call(file, line):
-    """What alone can have made a value that the call in this line was given; None: several."""
-    flow = _flow_into(file, line)
-    return _only(flow) or _only([*flow, *_samples()])
+    """What is the likeliest to have made a value that the call in this line was given: what flows
+    into it before what makes samples, unless that is surer; None where several are as likely.
+    """
+    on_its_way, in_samples = _likeliest(_flow_into(file, line)), _likeliest(_samples())
+    if on_its_way is None or (in_samples is not None and in_samples.tier < on_its_way.tier):
+        return in_samples
+    return on_its_way
 
 
-def _only(parts):
-    """The one place of the highest rank among these parts and what they call."""
+def _likeliest(parts):
+    """The one place of the first tier that has any, among these parts and what they call."""
     suspects = [
         suspect for part in _with_called(parts) for suspect in _suspects(part.file, part.node)
     ]
-    best = min((suspect.rank for suspect in suspects), default=None)
-    likeliest = sorted(suspect for suspect in suspects if suspect.rank == best)
+    first = min((suspect.tier for suspect in suspects), default=None)
+    likeliest = sorted(suspect for suspect in suspects if suspect.tier == first)
     site = source.place_of([(suspect.file, suspect.line) for suspect in likeliest])
-    return Made(site, likeliest[0].operation) if site else None
+    return Made(site, likeliest[0].operation, likeliest[0].tier) if site else None
 
 
 # ---- what flows into a call
@@ -227,9 +231,9 @@ def _samples():
 def _suspects(file, root):
     """Lines of a part, without those of functions within it."""
     for node in _own(root):
-        rank, operation = _judged(node)
+        tier, operation = _judged(node)
         if operation:
-            yield Suspect(rank, file, node.lineno, operation)
+            yield Suspect(tier, file, node.lineno, operation)
 
 
 def _judged(node):

@@ -53,7 +53,7 @@ def suspicion(place: Event) -> str:
     if "suspect_at" not in place:
         return ""
     return (
-        f"; of the lines on its way to {place.get('site')} {place['suspect_at']} alone can make "
+        f"; of what goes to {place.get('site')} {place['suspect_at']} is the likeliest to make "
         f"one, by {place.get('suspect')}: read from the source, not measured"
     )
 
