@@ -404,13 +404,12 @@ def test_runs_that_end_at_once_lose_nothing():
 @settings(max_examples=30)
 @given(st.binary(max_size=200))
 def test_any_store_can_be_read(tmp_path_factory, content):
-    import os
-
     folder = tmp_path_factory.mktemp("state")
     (folder / "gputop").mkdir()
     (folder / "gputop" / "calibration.jsonl").write_bytes(content)
-    os.environ["XDG_STATE_HOME"] = str(folder)
-    assert isinstance(calibration.recall(), list)
+    with pytest.MonkeyPatch.context() as patch:  # given anew for each example
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        assert isinstance(calibration.recall(), list)
 
 
 # ---- scripts
