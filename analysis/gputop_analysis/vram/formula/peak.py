@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gputop_analysis.vram.answer import CATEGORIES, Peak
@@ -53,11 +53,21 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
     stages = {setup.parallel.pipeline_stage}
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
-    highest = max(
-        (_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)),
-        key=lambda one: one.allocated,
-    )
+    peaks = [_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)]
+    highest = _of_all_stages(max(peaks, key=lambda one: one.allocated), peaks)
     return highest if capacity is None else _crowded(highest, capacity)
+
+
+def _of_all_stages(highest: Peak, peaks: Sequence[Peak]) -> Peak:
+    """The stage that allocates most, with the most that any of them reserves: no rank takes more
+    of its GPU than that.
+    """
+    least, reserved = max(peak.least for peak in peaks), max(peak.reserved for peak in peaks)
+    if (least, reserved) == (highest.least, highest.reserved):
+        return highest
+    return replace(
+        highest, least=least, reserved=reserved, fragmentation=reserved - highest.allocated
+    )
 
 
 def _capped(setup: Setup) -> Peak:
