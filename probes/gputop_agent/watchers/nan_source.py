@@ -47,7 +47,7 @@ class Made(NamedTuple):
     tier: int
 
 
-class Part(NamedTuple):
+class Piece(NamedTuple):
     """A piece of source that may have made it."""
 
     file: str
@@ -106,7 +106,7 @@ def _flow_into(file, line):
         if value is not None and made & wanted:
             values.append(value)
             wanted |= _names(value)
-    return [Part(file, value) for value in values]
+    return [Piece(file, value) for value in values]
 
 
 def _receivers(calls):
@@ -187,7 +187,7 @@ def _defined(file, name, in_class):
         if isinstance(node, _FUNCTION)
     }
     return [
-        Part(file, node)
+        Piece(file, node)
         for node in ast.walk(tree)
         if isinstance(node, _FUNCTION) and node.name == name and (node in methods) == in_class
     ]
@@ -208,7 +208,7 @@ def _of_function(function):
         return []
     tree = _tree(code.co_filename)
     around = _function_around(tree, code.co_firstlineno) if tree is not None else None
-    return [Part(code.co_filename, around)] if isinstance(around, _FUNCTION) else []
+    return [Piece(code.co_filename, around)] if isinstance(around, _FUNCTION) else []
 
 
 def _samples():
