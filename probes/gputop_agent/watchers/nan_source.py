@@ -14,7 +14,7 @@ import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gputop_agent.runtime import frames, source
+from gputop_agent.runtime import frames, interrupts, source
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import batch_origin
 
@@ -294,6 +294,7 @@ def _tree(file):
     try:
         return ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError):
+        interrupts.pass_on()
         return None
 
 

@@ -162,6 +162,7 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
     reads="the graph of the loss at a backward, at the looks of NU08",
     silent="fewer than three looks; a loss inside a compiled graph; before torch 2.1",
     traps="pairwise losses whose two sides both come from the model",
+    seen_on=CPU,
     pictures=(LOSS,),
 )
 def compared_crosswise(view: RunView, spec: Spec) -> Finding | None:
