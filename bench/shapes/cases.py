@@ -1396,6 +1396,62 @@ TWENTYSECOND_A = (
     Shape("best_called_by_own", "orchards.py", ENDS, rank=1, also=ENDS, exit_code=1),
 )
 """Claims and orchards; marks and all before any of it was run under gputop."""
+TWENTYSECOND_B = (
+    Shape("pool_cut_by_slices", "lodgers.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "rows_count_alike",
+        "lodgers.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("both_begin_at_zero", "lodgers.py", ("NU13",)),
+    Shape("talk_outgrows_places", "lodgers.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "state_written_whole",
+        "lodgers.py",
+        ("HO06", "CE11"),
+        also=("HO06", "CE11"),
+        timed=True,
+    ),
+    Shape("mask_place_by_place", "lodgers.py", ("HO17",), timed=True),
+    Shape("noise_seeded", "lodgers.py", ("RE05",)),
+    Shape(
+        "files_kept_for_one",
+        "currents.py",
+        ("IN11", "CR03"),
+        rank=1,
+        also=("IN11", "CR03", "IN02", "IN01"),
+        timed=True,
+    ),
+    Shape("frames_as_text", "currents.py", ("CR04", "HO06"), also=("CR04", "HO06"), timed=True),
+    Shape(
+        "statistics_one_by_one",
+        "currents.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06"),
+        timed=True,
+    ),
+    Shape("totals_keep_graph", "currents.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "root_of_still_water",
+        "currents.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("seeded_before_build", "currents.py", ("NU09",), rank=None),
+    Shape(
+        "gathered_by_first",
+        "currents.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+)
+"""Lodgers and currents; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1422,6 +1478,7 @@ BATCHES = (
     TWENTYFIRST_A,
     TWENTYFIRST_B,
     TWENTYSECOND_A,
+    TWENTYSECOND_B,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1481,6 +1538,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "notified_before": SOON,
     "each_sends_first": SOON,
     "broken_skipped_alone": SOON,
+    "gathered_by_first": SOON,
     "pruned_under_lock": SOON_ALONE,
     "saved_by_the_first": SOON,
     "graph_of_gradients": {"STEPS": "180"},
