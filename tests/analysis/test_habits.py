@@ -212,7 +212,7 @@ def test_the_line_where_a_loss_stopped_being_finite(tmp_path, step, site):
     assert found(build)["NU01"].site == site
 
 
-def test_a_nan_that_was_given_has_the_line_that_alone_can_make_one(tmp_path):
+def test_a_nan_that_was_given_has_the_line_that_is_likeliest_to_make_one(tmp_path):
     build = trained(tmp_path, steps=100)
     build.step(0, loss=float("nan"), flags=wire.F_NONFINITE, forward=8, backward=16, optimizer=4)
     build.event("nonfinite", rank=0, pid=1, step=100, loss="nan")

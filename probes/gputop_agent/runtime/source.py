@@ -1,15 +1,13 @@
 """Lines of the user's loaded files."""
 
 import ast
-import linecache
 import re
 import sys
 from functools import lru_cache
 
-from gputop_agent.runtime import frames, interrupts
+from gputop_agent.runtime import frames, interrupts, syntax
 
 _MAX_LINES = 100_000  # that are searched
-_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TOGETHER = 12  # lines of one file that lie so near are one place, as the branches of an if
 
 
@@ -86,11 +84,9 @@ def early_exit(pattern, method):
     if first is None:
         return None
     file, line = first
-    nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
-    around = [node for node in nodes if isinstance(node, _FUNCTION) and _has_line(node, line)]
-    if not around:
+    function = syntax.function_around(file, line)
+    if function is None:
         return None
-    function = max(around, key=lambda node: node.lineno)
     last = max(_calls(function, method), default=0)
     exits = [
         place(file, statement.lineno)
@@ -105,15 +101,11 @@ def early_exit(pattern, method):
 
 def _blocks(function):
     """Lists of statements within it, without those of functions in it."""
-    todo = [function]
-    while todo:
-        node = todo.pop()
+    for node in syntax.own_nodes(function):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list):
                 yield block
-        children = ast.iter_child_nodes(node)
-        todo += [child for child in children if not isinstance(child, _FUNCTION)]
 
 
 def assigned_before(frame):
@@ -121,7 +113,7 @@ def assigned_before(frame):
     loss whose backward is called there; None without. ``loss = loss / 4`` makes none.
     """
     code, line = frame.f_code, frame.f_lineno
-    nodes = list(_nodes(frame))
+    nodes = syntax.nodes(code.co_filename)
     named = _named([node for node in nodes if getattr(node, "lineno", 0) == line], ast.Load)
     lines = [
         node.lineno
@@ -145,19 +137,11 @@ def calls_in_loop(name, frame):
     """
     around = [
         node
-        for node in _nodes(frame)
-        if isinstance(node, (ast.For, ast.While)) and _has_line(node, frame.f_lineno)
+        for node in syntax.nodes(frame.f_code.co_filename)
+        if isinstance(node, (ast.For, ast.While)) and syntax.has_line(node, frame.f_lineno)
     ]
     innermost = max(around, key=lambda node: node.lineno, default=None)
     return None if innermost is None else _calls(innermost, name)
-
-
-def _nodes(frame):
-    return ast.walk(ast.parse("".join(linecache.getlines(frame.f_code.co_filename))))
-
-
-def _has_line(node, line):
-    return node.lineno <= line <= node.end_lineno
 
 
 def _calls(node, name):

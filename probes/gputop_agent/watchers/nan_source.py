@@ -8,26 +8,21 @@ samples. A line is told where one alone is the likeliest to make such a value.
 
 import ast
 import inspect
-import linecache
-import os
 import sys
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gputop_agent.runtime import frames, interrupts, source
+from gputop_agent.runtime import frames, source, syntax
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import batch_origin
 
 CERTAIN, LIKELY, GUARDED = range(3)  # a literal; a pole in reach; one that is kept off
 _MAX_FUNCTIONS = 40
-_MAX_LINES = 20_000  # of a file
 _HAS_A_POLE = frozenset(
     "sqrt rsqrt log log2 log10 std var reciprocal acos asin atanh logit div divide true_divide "
     "float_power".split()
 )
 _KEEPS_OFF = frozenset("clamp clip maximum max clamp_min nan_to_num".split())
 _MAKES_SAMPLES = ("__getitem__", "__getitems__", "__iter__")
-_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Suspect(NamedTuple):
@@ -80,12 +75,12 @@ def _likeliest(parts):
 
 def _flow_into(file, line):
     """The arguments of a statement's calls, and the values of what they are made from."""
-    tree = _tree(file)
-    function = _function_around(tree, line) if tree is not None else None
-    if function is None:
+    scope = syntax.function_around(file, line) or syntax.tree(file)
+    if scope is None:
         return []
-    statements = [node for node in _own(function) if isinstance(node, ast.stmt)]
-    simple = [node for node in statements if _has_line(node, line) and not hasattr(node, "body")]
+    statements = [node for node in syntax.own_nodes(scope) if isinstance(node, ast.stmt)]
+    simple = [node for node in statements if not hasattr(node, "body")]
+    simple = [node for node in simple if syntax.has_line(node, line)]
     if not simple:
         return []
     calls = [node for node in ast.walk(simple[-1]) if isinstance(node, ast.Call)]
@@ -176,20 +171,18 @@ def _called(file, function):
 
 
 def _defined(file, name, in_class):
-    tree = _tree(file)
-    if tree is None:
-        return []
+    nodes = syntax.nodes(file)
     methods = {
         node
-        for parent in ast.walk(tree)
+        for parent in nodes
         if isinstance(parent, ast.ClassDef)
         for node in parent.body
-        if isinstance(node, _FUNCTION)
+        if isinstance(node, syntax.FUNCTION)
     }
     return [
         Piece(file, node)
-        for node in ast.walk(tree)
-        if isinstance(node, _FUNCTION) and node.name == name and (node in methods) == in_class
+        for node in nodes
+        if isinstance(node, syntax.FUNCTION) and node.name == name and (node in methods) == in_class
     ]
 
 
@@ -206,9 +199,8 @@ def _of_function(function):
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None or frames.origin(code.co_filename) != frames.USER:
         return []
-    tree = _tree(code.co_filename)
-    around = _function_around(tree, code.co_firstlineno) if tree is not None else None
-    return [Piece(code.co_filename, around)] if isinstance(around, _FUNCTION) else []
+    around = syntax.function_around(code.co_filename, code.co_firstlineno)
+    return [] if around is None else [Piece(code.co_filename, around)]
 
 
 def _samples():
@@ -230,7 +222,7 @@ def _samples():
 
 def _suspects(file, root):
     """Lines of a part, without those of functions within it."""
-    for node in _own(root):
+    for node in syntax.own_nodes(root):
         tier, operation = _judged(node)
         if operation:
             yield Suspect(tier, file, node.lineno, operation)
@@ -280,45 +272,3 @@ def _is_kept_off(node):
             if getattr(part.func, "attr", getattr(part.func, "id", "")) in _KEEPS_OFF:
                 return True
     return False
-
-
-# ---- trees
-
-
-@lru_cache(maxsize=16)
-def _tree(file):
-    """A file's tree, with its own lines; None where it cannot be read."""
-    lines = linecache.getlines(file)
-    if not lines or len(lines) > _MAX_LINES or not os.path.isabs(file):
-        return None
-    try:
-        return ast.parse("".join(lines))
-    except (SyntaxError, ValueError, RecursionError):
-        interrupts.pass_on()
-        return None
-
-
-def _function_around(tree, line):
-    """The innermost function that has a line, its decorators included; else the whole file."""
-    around = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
-    around = [node for node in around if _first_line(node) <= line <= (node.end_lineno or 0)]
-    return max(around, key=lambda node: node.lineno, default=tree)
-
-
-def _first_line(function):
-    return min([function.lineno, *(node.lineno for node in function.decorator_list)])
-
-
-def _has_line(node, line):
-    return node.lineno <= line <= node.end_lineno
-
-
-def _own(root):
-    """Its nodes, without the bodies of functions and classes within it."""
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        yield node
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, (*_FUNCTION, ast.ClassDef)):
-                todo.append(child)

@@ -1,0 +1,56 @@
+"""Syntax trees of the user's files: functions around a line, and what is their own."""
+
+import ast
+import linecache
+from functools import lru_cache
+
+from gputop_agent.runtime import interrupts
+
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+_MAX_LINES = 20_000  # of a file
+
+
+@lru_cache(maxsize=16)
+def tree(file):
+    """A file's tree, with its own lines; None where it cannot be read."""
+    lines = linecache.getlines(file)
+    if not lines or len(lines) > _MAX_LINES:
+        return None
+    try:
+        return ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError):
+        interrupts.pass_on()
+        return None
+
+
+def nodes(file):
+    """All nodes of its tree; none where it cannot be read."""
+    root = tree(file)
+    return [] if root is None else list(ast.walk(root))
+
+
+def function_around(file, line):
+    """The innermost function that has a line, its decorators included; else None."""
+    around = [node for node in nodes(file) if isinstance(node, FUNCTION)]
+    around = [node for node in around if _first_line(node) <= line <= (node.end_lineno or 0)]
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def _first_line(function):
+    return min([function.lineno, *(node.lineno for node in function.decorator_list)])
+
+
+def has_line(node, line):
+    """Whether a node begins at or before a line, and ends at or after it."""
+    return node.lineno <= line <= node.end_lineno
+
+
+def own_nodes(root):
+    """Its nodes, without the bodies of functions and classes within it."""
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        yield node
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (*FUNCTION, ast.ClassDef)):
+                todo.append(child)
