@@ -41,6 +41,16 @@ def test_the_same_thing_twice_is_no_regression(tmp_path):
     assert abs(found.speed.slower.value) < 0.02
 
 
+def test_runs_shorter_than_a_load_lasts_are_no_proof_of_a_few_percent(tmp_path):
+    """150 steps of one training, 5.0 ms each, took 6.4 ms beside the programs of others."""
+    a = run(tmp_path / "a", steps=150, seed=1, forward=5)
+    b = run(tmp_path / "b", steps=150, seed=2, forward=5.6)
+    assert compare(a, b).judgement == "no difference"
+    longer_a = run(tmp_path / "longer a", steps=600, seed=1, forward=5)
+    longer_b = run(tmp_path / "longer b", steps=600, seed=2, forward=5.6)
+    assert compare(longer_a, longer_b).is_regression
+
+
 @pytest.mark.parametrize("persistence", [0.0, 0.9, 0.98])
 def test_false_alarms_stay_rare_whatever_the_autocorrelation(tmp_path, persistence):
     """Step times of two runs from one process with noise of 20 %: how often is one called 5 %

@@ -115,7 +115,7 @@ def test_other_work_is_said_first_and_no_winner_is_named_over_it(tmp_path, other
 
 
 def test_both_sides_say_the_same(tmp_path):
-    a, b = run(tmp_path / "a", ms=10), run(tmp_path / "b", ms=11, seed=1)
+    a, b = run(tmp_path / "a", ms=20), run(tmp_path / "b", ms=22, seed=1)
     forth, back = compare(a, b), compare(b, a)
     for one, other in zip(
         forth.speed.slower, (back.speed.slower[i] for i in (0, 2, 1)), strict=True

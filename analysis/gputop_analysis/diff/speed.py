@@ -18,8 +18,13 @@ from gputop_analysis.view import Array, RunView
 BETWEEN_RUNS = 0.01
 """Standard deviation of the step time between two runs that nothing inside a run shows, such as
 where memory and threads were placed. It is added to what the runs show themselves: see
-``Blocks.drift``.
+``StepBlocks.drift``.
 """
+BETWEEN_SHORT_RUNS = 0.05
+"""The same of runs shorter than ``SHORT_S``. Whatever else the machine does lasts for seconds: such
+a run sees one state of it, and is over before the load can be sampled.
+"""
+SHORT_S = 2.0
 _OWN = [i for i, name in enumerate(COLUMNS) if name != WAIT]
 _ALL = list(range(len(COLUMNS)))
 
@@ -73,12 +78,17 @@ class Pair:
         low, high = np.quantile(drawn, (0.025, 0.975))
         drift_a, drift_b = self.drifts(_ALL, None)
         drifts = drift_a / max(mean_a, 1e-9), drift_b / max(mean_b, 1e-9)
-        noise = 1.96 * float(np.hypot(np.hypot(*drifts), np.sqrt(2) * BETWEEN_RUNS))
+        noise = 1.96 * float(np.hypot(np.hypot(*drifts), np.sqrt(2) * self.between_runs()))
         below, above = np.hypot(max(value - low, 0), noise), np.hypot(max(high - value, 0), noise)
         return Interval(*(float(np.expm1(x)) for x in (value, value - below, value + above)))
 
+    def between_runs(self) -> float:
+        """Standard deviation between runs as long as the shorter one, as a share of the step."""
+        shortest_s = min(float(blocks.ms[0].sum()) for blocks in (self.a, self.b)) / 1e3
+        return BETWEEN_RUNS if shortest_s >= SHORT_S else BETWEEN_SHORT_RUNS
+
     def drifts(self, columns: list[int], rank: int | None) -> tuple[float, float]:
-        """``Blocks.drift`` of both runs."""
+        """``StepBlocks.drift`` of both runs."""
         deviations = []
         for blocks in (self.a, self.b):
             at = _at(blocks, rank)
