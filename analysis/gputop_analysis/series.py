@@ -164,6 +164,12 @@ def picked(rows: Array, mask: Array) -> Array:
     return rows.take(np.flatnonzero(mask))
 
 
+def row_at(rows: Array, step: int) -> Any:
+    """The first record that ends at a step or after it; None: there is none."""
+    at = np.flatnonzero(rows["step"] >= step)
+    return rows[at[0]] if len(at) else None
+
+
 def last_attempt(rows: Array) -> Array:
     """The records since the step index last began again: a restarted process counts anew."""
     back = np.flatnonzero(np.diff(rows["step"].astype(np.int64)) <= 0)

@@ -1,7 +1,12 @@
 """The line of the operation at which values stopped being finite, in real trainings."""
 
 import pytest
+import torch
 from agent_support import run_plain, run_script
+
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import gradient_poles
+from gputop_agent.watchers.graph_origin import Graph
 
 pytestmark = pytest.mark.e2e
 
@@ -118,3 +123,85 @@ def test_a_step_that_goes_another_way_tells_no_line(tmp_path):
 def test_a_mode_that_the_script_switches_on_stays(tmp_path):
     _, (place,) = told(tmp_path, "own mode")  # the output says that it is on at the end
     assert place["operation"] == "div"
+
+
+OF_GRADIENTS = """
+import sys, eager, torch
+from torch import nn
+torch.manual_seed(0)
+kind = sys.argv[1]
+net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(40):
+    x = torch.randn(4, 8)
+    out = net(x)
+    same = out if step == 25 else out + torch.randn(4, 3)
+    squares = (out - same).square().sum(1)
+    if kind == "root":
+        losses = squares.sqrt()  # root
+    elif kind == "two roots":
+        losses = squares.sqrt() + 0.1 * (out - same).abs().sum(1) ** 0.5
+        losses = losses * 1.0
+        losses = losses + (out.sum(1) - same.sum(1)).abs().sqrt()
+    elif kind == "left out":
+        losses = torch.where(squares > 0, squares.log(), squares)  # left out
+    loss = losses.sum() + 0.1 * (out * out + 1e-6).sqrt().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    if "clip" in sys.argv: nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    print(step, loss.item())
+"""
+
+
+def told_of_gradients(tmp_path, *words):
+    script = tmp_path / "train.py"
+    script.write_text(OF_GRADIENTS)
+    outcome = run_script([str(script), *words])
+    assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
+    assert outcome.stdout == run_plain([str(script), *words]).stdout
+    (guest,) = outcome.guests
+    return guest.of_type("nan_origin")[0], guest.of_type("nan_place")
+
+
+@pytest.mark.parametrize("clip", [(), ("clip",)])
+@pytest.mark.parametrize(("kind", "operation"), [("root", "sqrt"), ("left out", "log")])
+def test_the_one_line_whose_gradient_can_be_infinite_is_suspected(tmp_path, kind, operation, clip):
+    """All layers' gradients were NaN while the loss was finite."""
+    origin, (place,) = told_of_gradients(tmp_path, kind, *clip)
+    texts = enumerate(OF_GRADIENTS.split("\n"), 1)
+    line = next(at for at, text in texts if text.endswith(f"# {kind}"))
+    assert origin["direction"] == "gone"
+    assert (place["suspect_at"], place["suspect"]) == (f"train.py:{line}", operation)
+    assert place["step"] == origin["step"] and "site" not in place
+
+
+def test_of_two_such_lines_none_is_suspected(tmp_path):
+    assert told_of_gradients(tmp_path, "two roots")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "names"),
+    [
+        (lambda x: x.sqrt(), ["sqrt"]),
+        (lambda x: x**0.5, ["pow"]),
+        (lambda x: x.square() ** 1.5, []),
+        (lambda x: torch.where(x > 0, 1 / x, x), ["reciprocal"]),
+        (lambda x: torch.where(x > 0, x**-1.5, x), ["pow"]),
+        (lambda x: torch.where(x > 0, x.square(), x), []),
+        (lambda x: 1 / x, []),
+        (lambda x: (x + 1e-8).sqrt(), []),
+        (lambda x: (x + x.abs()).sqrt(), ["sqrt"]),
+        (lambda x: x.clamp(min=1e-8).unsqueeze(0).sqrt(), []),
+        (lambda x: torch.maximum(x, torch.tensor(1e-8)).sqrt(), []),
+        (lambda x: x.norm() + x.std(), []),
+    ],
+)
+def test_poles_of_gradients(monkeypatch, loss, names):
+    """Those at which the value is finite, and that nothing keeps off; torch's own norm and
+    deviation give a gradient of 0 there.
+    """
+    monkeypatch.setattr(session, "torch", torch)
+    x = torch.rand(4, requires_grad=True)
+    graph = Graph(loss(x).sum(), reads_tensors=False)
+    assert [node.name for node in gradient_poles.poles(graph)] == names

@@ -9,7 +9,7 @@ import pytest
 from analysis_support import Builder, pack
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.numerics.losses import _after_a_jump
+from gputop_analysis.findings.numerics.loss_spikes import _after_a_jump
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import waits

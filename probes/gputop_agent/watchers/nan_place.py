@@ -4,6 +4,9 @@ Autograd's nodes know the lines that made them only in anomaly mode. So the forw
 that went wrong is made in that mode, without its check for NaN, and up to its backward only. Its
 node at the same place has the line, where the operations from there to the loss, or up to there,
 are the same again: a recurrent model's graph is as long as its batch.
+
+Of gradients that were not finite in all layers nothing is left to compare. Then the lines of such
+a forward are told whose gradient can be infinite, if one alone is.
 """
 
 import os
@@ -12,7 +15,7 @@ from typing import Any
 
 from gputop_agent.runtime import frames, source, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import nan_source
+from gputop_agent.watchers import gradient_poles, nan_source
 from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 
 _TRIES = 4  # backwards that are compared: a script may have several losses
@@ -30,6 +33,7 @@ class NodeSearch:
         self.place = -1  # of the origin among them
         self.came_in = False  # not finite before the model had it
         self.was_given = False  # the operation was given it by something without a gradient
+        self.of_gradients = False  # all that is known is that they were not finite
         self.is_on = False
         self.tries = 0
 
@@ -60,12 +64,18 @@ def begin(loss, operation, step, was_given):
     search.came_in = was_given and all(name in STRUCTURE for name in before)  # of weights
 
 
+def begin_of_gradients(step):
+    """Look for the line by whose gradient those of all layers became not finite."""
+    search.step, search.tries, search.of_gradients = step, 0, True
+
+
 def switch_on():
     """A backward has ended: the next forward may be the one. Not where the script has the mode on,
     or torch compiles.
     """
     torch = session.torch
-    if search.place < 0 or session.compile_seen or torch.is_anomaly_enabled():
+    is_sought = search.place >= 0 or search.of_gradients
+    if not is_sought or session.compile_seen or torch.is_anomaly_enabled():
         return
     if not hasattr(torch, "is_anomaly_check_nan_enabled"):
         return  # before torch 2.0 the mode has no part without that check
@@ -87,7 +97,11 @@ def before_backward(loss):
     if not search.is_on:
         return
     switch_off()
-    nodes = _made(Graph(loss, reads_tensors=False))
+    graph = Graph(loss, reads_tensors=False)
+    if search.of_gradients:
+        _tell_pole(graph)
+        return
+    nodes = _made(graph)
     place = _same_place([node.name for node in nodes])
     search.tries += 1
     if place is None and search.tries < _TRIES:
@@ -104,6 +118,26 @@ def before_backward(loss):
     if search.was_given:
         fields.update(_suspect(calling, innermost))
     transport.send_event("nan_place", step=search.step, **fields)
+
+
+def _tell_pole(graph):
+    """The one line of the user's that calls an operation of ``gradient_poles`` itself."""
+    search.tries += 1
+    lines = {}
+    for node in gradient_poles.poles(graph):
+        line = _innermost(node.node.metadata.get("traceback_") or ())
+        if line is not None:
+            lines[line] = node.name
+    search.of_gradients = not lines and search.tries < _TRIES
+    if len(lines) == 1:
+        ((line, operation),) = lines.items()
+        transport.send_event(
+            "nan_place",
+            step=search.step,
+            operation=operation,
+            suspect=operation,
+            suspect_at=source.place(*line),
+        )
 
 
 def _suspect(calling, innermost):
@@ -137,6 +171,11 @@ def _before_the_model(traceback):
     """The lines up to the first call of a module; all where there is none."""
     calls = (at for at, line in enumerate(traceback) if _MODULE_FILE in line)
     return traceback[: next(calls, len(traceback))]
+
+
+def _innermost(traceback):
+    """File and line of what called the operation; None where that is not the user's."""
+    return _users(traceback[-1:])
 
 
 def _users(traceback):

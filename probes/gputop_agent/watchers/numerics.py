@@ -340,6 +340,8 @@ def _explain_norm():
         else:
             fields["direction"] = "backward"
         _send(fields, session.step, batch_origin.current())
+        if not watch.is_in:
+            _begin_burst()
 
 
 # ---- later, from a device
@@ -414,3 +416,5 @@ def _send(fields, step, batch):
         batch=batch_origin.describe(batch),
         **told_fields,
     )
+    if fields["direction"] in ("backward", "gone"):
+        nan_place.begin_of_gradients(step)

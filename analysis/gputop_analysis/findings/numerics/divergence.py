@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.note import CPU
-from gputop_analysis.findings.numerics.losses import mean_losses, networks_beside
+from gputop_analysis.findings.numerics.loss_spikes import networks_beside
+from gputop_analysis.findings.numerics.mean_losses import mean_losses
 from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding

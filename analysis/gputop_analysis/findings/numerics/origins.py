@@ -30,9 +30,12 @@ def nan_origin(view: RunView, step: int) -> Event | None:
         for event in events
         if step - REACH_STEPS <= event["step"] <= step
     ]
-    return min(
-        near, key=lambda e: (e["direction"] in _SECOND_HAND, e["step"], e["rank"]), default=None
-    )
+    return min(near, key=lambda e: (is_second_hand(e), e["step"], e["rank"]), default=None)
+
+
+def is_second_hand(event: Event) -> bool:
+    """Whether the rank met others' values, or came too late: it may have begun on any."""
+    return event["direction"] in _SECOND_HAND
 
 
 def origin_place(view: RunView, origin: Event | None) -> Event:
@@ -49,9 +52,17 @@ def site_of(place: Event) -> str | None:
 
 
 def suspicion(place: Event) -> str:
-    """What may have made a value that the model or the loss was given, in a sentence."""
+    """What may have made a value that the model or the loss was given, or a gradient, in a
+    sentence.
+    """
     if "suspect_at" not in place:
         return ""
+    if "site" not in place:
+        return (
+            f"; by the graph of the step after, {place['suspect_at']} alone has an operation "
+            f"({place.get('suspect')}) whose gradient is infinite at a point where its value is "
+            "not: likely, not measured"
+        )
     return (
         f"; of what goes to {place.get('site')} {place['suspect_at']} is the likeliest to make "
         f"one, by {place.get('suspect')}: read from the source, not measured"
@@ -307,9 +318,11 @@ _KEEP_OFF = {
 _KEEP_OFF_BY_HAND = {
     "std": ("the deviation of one value alone is NaN, and that of equal ones 0: add an epsilon",),
     "var": ("the variance of one value alone is NaN: leave such batches out",),
-    **{name: (_KEEP_OFF[name],) for name in ("log", "div", "sqrt", "acos", "asin")},
+    **{name: (_KEEP_OFF[name],) for name in ("log", "div", "sqrt", "pow", "acos", "asin")},
+    "hypot": ("keep its arguments from being 0 together: add an epsilon",),
+    "xlogy": (_KEEP_OFF["log"],),
 }
-"""Of operations that a script has before the model, by their names in its source."""
+"""Of operations that are suspected, by their names in the source or in the graph."""
 
 
 def _by_operation(operation: str, event: Event) -> tuple[str, ...]:

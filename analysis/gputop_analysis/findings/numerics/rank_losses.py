@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gputop_analysis.findings.note import CPU
-from gputop_analysis.findings.numerics.losses import largest_loss
+from gputop_analysis.findings.numerics.mean_losses import largest_loss
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import spread
 from gputop_analysis.model import Finding, Input, Proof

@@ -1,0 +1,288 @@
+"""Numerics: losses that jump."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_agent import wire
+from gputop_analysis.findings.advice import NOT_CLIPPED, Option
+from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.host.periodic import SURE, strongest_period
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics.mean_losses import mean_losses
+from gputop_analysis.findings.numerics.origins import (
+    WATCH,
+    spike_origin,
+)
+from gputop_analysis.findings.numerics.trained_copies import are_of_a_copy
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.sites import called_from
+from gputop_analysis.findings.told import told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import row_at
+from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
+from gputop_analysis.stats import mad_sigma
+from gputop_analysis.text import counted, factor
+from gputop_analysis.training_series import collect
+from gputop_analysis.view import Array, RunView, once_per_view
+
+SPIKE_WINDOW = 100
+BEGINNING, SMALL = 20, 0.1
+"""First losses, and the part of them that a jump must reach to matter: later ones may be tiny."""
+MIXED = 0.1
+"""A loss of both signs, negative in more than this part of the steps, is no error."""
+JOINT_POINTS = 400
+SPIKE_K, CERTAIN_K, CERTAIN_RELATIVE = 8.0, 12.0, 0.5
+"""Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth
+an alarm.
+"""
+
+SOON_STEPS = 2
+"""Steps after weights were loaded in which a jump of the loss may be their doing."""
+RARE, BRIEF = 2, 8
+"""Jumps that a short run may have, and records of one that was over soon."""
+
+
+@finding(
+    id="NU02",
+    name="loss spike",
+    family="numerics",
+    cause="nan",
+    trigger=f"a loss 8 robust standard deviations and 20 % above the {SPIKE_WINDOW} steps before "
+    "it; medium from 12 and 50 %, where it is more than a tenth of the first losses",
+    fix="look at the batch of that step; clip gradients; lower the learning rate",
+    explains=("NU03",),
+    no_use=(
+        "the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: "
+        "where it is on"
+    ),
+    reads="steps.loss against the median of the last 100, spike_origin and weights_loaded events",
+    silent="fewer than 30 losses before it",
+    traps=(
+        "a new epoch or a curriculum that is harder; a loss of both signs, "
+        "which weighs rewards, is an info"
+    ),
+    seen_on=CPU,
+)
+def loss_spike(view: RunView, spec: Spec) -> Finding | None:
+    """The mean loss over the ranks jumps up."""
+    firsts, steps, losses = mean_losses(view)
+    spikes, levels, all_sigmas = _spikes(losses, view.live)
+    if not len(spikes):
+        return None
+    at_worst = int(np.argmax(losses[spikes]))
+    worst, level, sigmas = (
+        int(spikes[at_worst]),
+        float(levels[at_worst]),
+        float(all_sigmas[at_worst]),
+    )
+    loss, step = float(losses[worst]), int(steps[worst])
+    certain = sigmas > CERTAIN_K and loss > level + CERTAIN_RELATIVE * abs(level)
+    rare = max(RARE, len(losses) // 500)
+    is_rare = _episodes(steps[spikes]) <= rare and len(spikes) <= BRIEF * rare
+    records_before = min(worst, SPIKE_WINDOW)
+    before = losses[worst - records_before : worst + 1]
+    rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
+    period = _rhythm(steps[spikes])
+    repeats = period > 0 or _episodes(steps[spikes]) >= RHYTHM
+    moves = repeats and networks_beside(view)
+    wider = _scatters_more(losses, worst) or _scatters_as_far(losses, spikes, worst)
+    small = 0 < loss < SMALL * float(np.median(losses[:BEGINNING]))
+    apart = are_of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes)
+    harmless = rewards or moves or wider or small or apart
+    at = steps_named(int(firsts[worst]), step)
+    lr = _learning_rate(view.per_rank[view.ranks[0]].rows, step)
+    moved, loaded = spike_origin(view, step), _loaded_before(view, step)
+    if level > 0:
+        title = f"loss jumps to {loss:.4g} at {at}, {factor(loss / level)} times its level"
+    else:
+        title = f"loss jumps to {loss:.4g} at {at} from {level:.4g}"
+    if loaded:
+        fix = f"look at the weights that {loaded} loads: are they all, and of this model?"
+    elif apart:
+        fix = "nothing to mend: another optimizer's steps, as of an evaluation that trains a copy"
+    elif wider:
+        fix = "nothing to mend: losses of single batches scatter as far again and again"
+    else:
+        fix = _after_a_jump(period, rewards, moves, bool(moved))
+    return spec.make(
+        severity="medium" if (certain or not is_rare) and not harmless else "info",
+        title=title,
+        evidence=f"loss {loss:.4g} at {at}{lr}; the {records_before} records before it "
+        f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
+        f"above; {counted(len(spikes), 'such step')} in "
+        f"{len(losses):,}{_together(view, step)}{moved}"
+        + (f"; weights were loaded at {loaded} just before" if loaded else ""),
+        fix=fix,
+        rank=everybody(view),
+        site=loaded or called_from(view, "forward", view.ranks[0]),
+        proof=Proof(
+            statistic=f"(loss - median of up to {SPIKE_WINDOW} records before it) / robust "
+            "standard deviation of these",
+            value=sigmas,
+            threshold=8.0,
+            unit="standard deviations",
+            formula="standard deviation = 1.4826 x median absolute deviation; medium from 12 and "
+            f"50 % above the median, or where it comes more than {RARE} times and more often than "
+            f"once in 500 records, or for more than {BRIEF}",
+            inputs=(
+                Input(
+                    "loss",
+                    loss,
+                    "",
+                    f"steps.loss_max or device.loss at {at}, mean over ranks",
+                ),
+                Input("median before it", level, "", f"{records_before} records before"),
+                Input("such records", len(spikes), "", f"of {len(losses):,}"),
+            ),
+        ),
+    )
+
+
+def _spikes(losses: Array, is_live: bool) -> tuple[Array, Array, Array]:
+    """Indices of losses that stand out, the level below each, and by how many deviations."""
+    spikes, levels, sigmas = stand_outs(losses)
+    if not is_live or len(losses) < 2 * SPIKE_WINDOW:
+        return spikes, levels, sigmas
+    # a window that moves on would judge its first steps anew
+    recent = spikes >= SPIKE_WINDOW
+    return spikes[recent], levels[recent], sigmas[recent]
+
+
+def _loaded_before(view: RunView, step: int) -> str | None:
+    """Where weights were loaded into a model just before a jump of the loss; None: nowhere."""
+    for events in told(view, "weights_loaded").values():
+        for event in events:
+            if event.get("site") and 0 < event["step"] <= step <= event["step"] + SOON_STEPS:
+                return str(event["site"])
+    return None
+
+
+def _learning_rate(rows: Array, step: int) -> str:
+    """Of that step, in words; empty where it was not seen."""
+    row = row_at(rows, step)
+    if row is None or not np.isfinite(row["lr"]):
+        return ""
+    return f", lr {row['lr']:.3g}"
+
+
+@once_per_view
+def networks_beside(view: RunView) -> bool:
+    """Whether most steps also run a network without gradients (policy, target, teacher)."""
+    if not view.ranks:
+        return False
+    if Facts(view, view.ranks[0]).acts or view.hello().get("network_beside"):
+        return True
+    series = view.per_rank[view.ranks[0]]
+    rows = series.rows[series.after_set_up]
+    measured = rows["flags"][(rows["flags"] & wire.F_ESTIMATED) == 0]
+    return len(measured) > 0 and float(((measured & wire.F_EVAL) != 0).mean()) > 0.5
+
+
+STAYS = 0.5
+"""Part of the records after a jump that are as high, from which the loss has jumped and stayed."""
+
+
+def _scatters_more(losses: Array, at: int) -> bool:
+    """Whether a jump stands out from what was before it only: the loss scatters more from there on,
+    as of rewards.
+
+    Not where most of what follows is as high.
+    """
+    later = losses[at + 1 : at + 1 + 2 * SPIKE_WINDOW]
+    if len(later) < SPIKE_WINDOW:
+        return False
+    height = float(losses[at] - np.median(later))
+    return height < SPIKE_K * mad_sigma(later) and float(np.mean(later >= losses[at])) < STAYS
+
+
+TAIL, LADDER, BACK = 10, 2.0, 0.25
+"""One loss in so many is the tail; how much further than the next a loss of it may lie; and the
+part of a jump that the step after it may keep.
+"""
+
+
+def _scatters_as_far(losses: Array, spikes: Array, worst: int) -> bool:
+    """Whether the worst loss is the last of a heavy tail, as where batches are of unequal kinds:
+    the losses before it lead up to it without a gap, and the step after one is back at the level.
+
+    A corrupt batch lies far beyond all others, and after a step that went too far the loss needs
+    many to come back.
+    """
+    before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
+    level = float(np.median(before))
+    tail = np.sort(before - level)[::-1][: 2 + len(before) // TAIL]
+    if len(tail) < 2 + TAIL // 2 or tail[-1] <= 0:
+        return False
+    followed = spikes[spikes + 1 < len(losses)]
+    kept = (losses[followed + 1] - level) / (losses[followed] - level)
+    is_back = len(followed) > 0 and float(np.median(kept)) < BACK
+    return is_back and float((tail[:-1] / tail[1:]).max()) < LADDER
+
+
+RHYTHM = 4
+"""Jumps at equal distances that are the script's own doing and no batch's."""
+
+
+def _episodes(jumps: Array) -> int:
+    """Separate jumps: those a few steps apart are one."""
+    if len(jumps):
+        return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM))
+    return 0
+
+
+def _rhythm(jumps: Array) -> int:
+    """Steps from one jump to the next where they come at equal distances; 0 where they do not.
+
+    Jumps that follow each other at once are one.
+    """
+    if len(jumps) < RHYTHM:
+        return 0
+    gaps = np.diff(jumps)
+    jumps = jumps[np.concatenate([[True], gaps > 0.2 * gaps.max()])]
+    if len(jumps) < RHYTHM:
+        return 0
+    period, members, p = strongest_period(jumps.astype(np.int64))
+    return int(period) if p < SURE and len(members) >= RHYTHM else 0
+
+
+def _after_a_jump(
+    period: int, rewards: bool, moves: bool, layer_is_known: bool
+) -> tuple[str | Option, ...]:
+    """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
+    clip = Option("clip gradients", needs=(NOT_CLIPPED,))
+    if moves:
+        often = f"every {period} steps, " if period else ""
+        return (
+            f"nothing to mend while the loss comes down again: its target moves {often}as where a "
+            "target network is copied; a little of it copied at each step makes a smoother course",
+        )
+    if period:
+        words = f"the loss jumps every {period} steps: look at what the script does then"
+        return (
+            f"{words} (a target network or a reference that is copied, another stage, a new "
+            "episode)",
+        )
+    if rewards:
+        return "a loss of both signs weighs rewards and may jump: normalise them", clip
+    return (
+        "look at the batch of that step (labels, length, a corrupt sample)",
+        clip,
+        "lower the learning rate",
+        *(() if layer_is_known else (f"{WATCH} names the layer that moved most before it",)),
+    )
+
+
+def _together(view: RunView, step: int) -> str:
+    """What else jumps within a few steps of the loss."""
+    joint = instabilities(spikes_of(collect(view, view.ranks[0], JOINT_POINTS)))
+    near = [
+        joint_event
+        for joint_event in joint
+        if joint_event.first_step - TOGETHER_STEPS <= step <= joint_event.last_step + TOGETHER_STEPS
+    ]
+    neighbours = [
+        spike.told() for joint_event in near for spike in joint_event.spikes if spike.axis != "loss"
+    ]
+    return f"; with it: {'; '.join(neighbours)}" if neighbours else ""
