@@ -65,6 +65,47 @@ def test_a_loss_spike_tells_what_jumps_with_it(tmp_path):
     assert spike.proof.value > 50 and spike.proof.threshold == 8
 
 
+@pytest.mark.parametrize(
+    ("bad", "severity"),
+    [
+        # hard batches of all degrees, after each of which the loss is as before
+        ({102 + 9 * n: {"loss": 2 + 0.25 * 1.35**n} for n in range(11)}, "info"),
+        # some that lie far beyond all others
+        ({102 + 9 * n: {"loss": 7 + 0.1 * n} for n in range(11)}, "medium"),
+        # a step that went too far, and its way back
+        ({190 + n: {"loss": 2 + 6 * 0.8**n} for n in range(12)}, "medium"),
+    ],
+)
+def test_the_last_of_a_heavy_tail_is_no_spike(tmp_path, bad, severity):
+    jump = found(trained(tmp_path, steps=205, bad=bad))["NU02"]
+    assert jump.severity == severity
+    assert ("nothing to mend" in jump.fix) is (severity == "info")
+
+
+@pytest.mark.parametrize(
+    ("steps", "origins", "rank"),
+    [
+        ((30, 30), {}, None),
+        ((30, 30), {0: "gone", 1: "reduced"}, None),
+        ((30, 30), {0: "reduced", 1: "backward"}, 1),
+        ((30, 30), {0: "backward", 1: "backward"}, None),
+        ((31, 30), {}, 1),
+        ((30, None), {}, 0),
+    ],
+)
+def test_the_rank_of_losses_that_go_bad_together(tmp_path, steps, origins, rank):
+    """After a sum of gradients all have them at one step, whosoever began."""
+    build = trained(tmp_path, steps=60, ranks=2)
+    for at, step in enumerate(steps):
+        if step is not None:
+            build.event("nonfinite", rank=at, pid=at + 1, step=step, value="nan", unread=0)
+    for at, direction in origins.items():
+        build.event("nan_origin", rank=at, pid=at + 1, step=29, direction=direction, layer="body")
+    bad = found(build)["NU01"]
+    assert bad.rank == rank
+    assert ("on all ranks" in bad.title) is (rank is None)
+
+
 def test_an_accumulation_that_an_epoch_cuts_short_is_no_jump(tmp_path):
     """Transformers' Trainer divides its loss by the batches that it has: 16 / 10 of the others."""
     bad = {step: {"loss": 3.2, "micro_batches": 10} for step in (40, 140, 240)}
@@ -454,7 +495,14 @@ def test_updates_that_vanish(tmp_path):
 
 
 def replicas(
-    build, sums, ranks=2, updates=(10, 11, 50, 51, 100, 101), group=None, state=None, joins=False
+    build,
+    sums,
+    ranks=2,
+    updates=(10, 11, 50, 51, 100, 101),
+    group=None,
+    state=None,
+    joins=False,
+    **more,
 ):
     for rank in range(ranks):
         for update in updates:
@@ -465,7 +513,7 @@ def replicas(
                 "parameters": sums(rank, update),
                 "random": random,
             }
-            build.event("replica", rank=rank, pid=rank + 1, joins=joins, **event)
+            build.event("replica", rank=rank, pid=rank + 1, joins=joins, **more, **event)
 
 
 @pytest.mark.parametrize(
@@ -490,6 +538,22 @@ def test_replicas_that_drift_apart(tmp_path):
     replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), ranks=3)
     differ = found(build)["NU09"]
     assert (differ.rank, differ.severity) == (1, "high") and "since update 50" in differ.title
+
+
+def test_ranks_that_sum_gradients_themselves_and_were_never_equal(tmp_path):
+    build = trained(tmp_path, steps=150, ranks=2)
+    made_at = "train.py:12"
+    replicas(build, lambda rank, update: update + 7 * rank, by_hand=True, made_at=made_at)
+    differ = found(build)["NU09"]
+    assert (differ.title, differ.site) == ("replicas were never equal: ranks 0, 1", made_at)
+    assert "broadcast(p.data, src=0)" in differ.fix
+
+
+def test_ranks_that_sum_gradients_themselves_and_drift_apart(tmp_path):
+    build = trained(tmp_path, steps=150, ranks=3)
+    parts = lambda rank, update: update + 7 * (rank == 1 and update >= 50)  # noqa: E731
+    replicas(build, parts, ranks=3, by_hand=True)
+    assert found(build)["NU09"].title == "replicas differ since update 50: rank 1"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,15 @@ CASES = (
         alone=True,
     ),
     Case(
+        "NU09",
+        "weights of their own on ranks that sum gradients by hand",
+        RANKS,
+        {"FAULT": "never_equal"},
+        rank=None,
+        title="were never equal",
+        alone=True,
+    ),
+    Case(
         "NU10",
         "bad labels on one of three ranks",
         RANKS,
@@ -102,4 +111,7 @@ CLEAN = (
     Clean("a seed of its own for each step", ONE, {"FAULT": "clean_reseeded"}),
     Clean("bf16 weights that learn", ONE, {"FAULT": "clean_bf16"}, suite=False),
     Clean("two ranks with their own dropout", RANKS),
+    Clean(
+        "ranks that sum gradients by hand from the weights of one", RANKS, {"FAULT": "made_equal"}
+    ),
 )

@@ -163,6 +163,10 @@ class Replica(TypedDict, total=False):
     """The first of them."""
     exchange: bool
     """Ranks have given each other tensors, as tensor parallelism does."""
+    by_hand: bool
+    """There is no DDP: the ranks sum the gradients of all parameters themselves."""
+    made_at: Line
+    """The only line of the script that makes the model, of replicas by hand."""
     joins: bool
     """DDP is under ``Join``: ranks need not make equally many updates."""
 

@@ -4,7 +4,7 @@ import sys
 
 from gputop_agent.runtime import finder, guard
 from gputop_agent.runtime.session import COMM, session
-from gputop_agent.timing import clock
+from gputop_agent.timing import clock, gradient_sums
 from gputop_agent.watchers import messages
 
 NAMES = (
@@ -48,7 +48,7 @@ def _wrap(module):
         original = getattr(module, name, None)
         if original is None:
             continue
-        begin = before_exchange if name in _EXCHANGES else before
+        begin = before_exchange if name in _EXCHANGES else _BEFORE.get(name, before)
         _put_in(module, package, name, guard.around(original, begin, after))
     broadcast = getattr(package, "_broadcast_coalesced", None)
     if broadcast is not None:  # DDP's, of a model's buffers before each forward
@@ -81,6 +81,12 @@ def before(args, kwargs):
     depth = len(clock.stack)
     clock.enter(COMM)
     return depth
+
+
+def before_sum(args, kwargs):
+    """Begin the phase, and note how much is summed: it may be the gradients."""
+    gradient_sums.before_sum(args, kwargs)
+    return before(args, kwargs)
 
 
 def before_exchange(args, kwargs):
@@ -161,6 +167,7 @@ def _name_of(group):
     return str(name) if name is not None else "0"
 
 
+_BEFORE = {"all_reduce": before_sum}
 _MESSAGES = {
     "send": before_send,
     "recv": before_recv,

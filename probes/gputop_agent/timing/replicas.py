@@ -1,5 +1,6 @@
-"""Fingerprints of a DDP replica's parameters, of those that its optimizers have beside it, and of
-its random numbers, for comparison with the other ranks'.
+"""Fingerprints of a replica's parameters, of those that its optimizers have beside DDP, and of its
+random numbers, for comparison with the other ranks'. Replicas are DDP's, or those of ranks that sum
+the gradients of all parameters themselves.
 
 Taken after two updates in a row, so that ranks which count their updates differently are not taken
 for different ones. At a few updates first and then every 5000: 60-130 us each time on a CPU, and no
@@ -7,12 +8,13 @@ waiting for a GPU.
 """
 
 import ctypes
+import re
 import zlib
 
 from gputop_agent.runtime import guard, late, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import steps
+from gputop_agent.timing import gradient_sums, steps
 from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
 
 FIRST = (10, 50, 100, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000)
@@ -37,6 +39,7 @@ def next_update(update):
 def on_boundary(step, t_end_ns):
     """A step has ended: the update number tells whether this is one to look at."""
     update = totals[OPTIMIZER_STEPS]
+    gradient_sums.on_boundary()
     if _waiting:
         _send_waiting()
     if (
@@ -46,12 +49,17 @@ def on_boundary(step, t_end_ns):
 
 
 def _look(update):
-    replica = [parameter for parameter in _parameters() if late.is_plain(parameter)]
     outside = [parameter for parameter in _outside() if late.is_plain(parameter)]
+    if session.ddp:
+        replica = [parameter for parameter in _parameters() if late.is_plain(parameter)]
+        facts = {"group": _ddp_group_size()}
+    else:
+        replica = outside if _are_summed(outside) else []
+        facts = {"group": session.world_size, "by_hand": True, "made_at": _model_line()}
     if not replica:
         return
-    facts, values = {}, late.Late()
-    if outside:
+    values = late.Late()
+    if outside and session.ddp:
         facts["outside_values"] = sum(parameter.numel() for parameter in outside)
         facts["outside_names"] = _names(outside[:MAX_NAMES])
         facts["exchange"] = session.exchange_seen
@@ -104,6 +112,21 @@ def _parameters():
     ]
 
 
+def _are_summed(parameters):
+    """Whether the ranks have summed as many values as these have gradients, in the step that
+    ends. Where these have been cleared already, as many as they are themselves.
+    """
+    graded = [parameter for parameter in parameters if parameter.grad is not None] or parameters
+    return 0 < sum(parameter.numel() for parameter in graded) <= gradient_sums.sums.of_step
+
+
+def _model_line():
+    """The one line that makes the model."""
+    root = next(iter(alive(session.roots)), None)
+    name = re.escape(type(root).__name__)
+    return source.place_matching(rf"(?<!class )(?<!\w){name}\(") if root is not None else None
+
+
 def _outside():
     """Parameters that an optimizer updates and that no DDP module has."""
     inside = {id(parameter) for module in alive(session.ddp) for parameter in module.parameters()}
@@ -139,12 +162,10 @@ def _send_waiting():
     if numbers is not None:
         del _waiting[0]
         random = guard.safely(_random_state)
-        transport.send_event(
-            "replica", update=update, group=_group_size(), random=random, **facts, **numbers
-        )
+        transport.send_event("replica", update=update, random=random, **facts, **numbers)
 
 
-def _group_size():
+def _ddp_group_size():
     """Ranks that hold the same parameters; fewer than all where pipeline stages are replicated."""
     module = _ddp()
     return module.process_group.size() if module is not None else None

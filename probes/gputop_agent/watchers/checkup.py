@@ -16,7 +16,7 @@ from typing import Any
 from gputop_agent.runtime import frames, guard, interrupts, late, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import replicas, steps
+from gputop_agent.timing import gradient_sums, replicas, steps
 from gputop_agent.timing.step_state import (
     FIRST_BACKWARD,
     FIRST_FORWARD,
@@ -94,7 +94,7 @@ def on_step_closed(step):
     no update.
     """
     open_step.check_due = step + EVERY_STEPS
-    if session.ddp:
+    if session.ddp or gradient_sums.sums.are_made:
         replicas.begin()
     if open_step.check_stage:
         if step >= current.began_step + GIVE_UP_STEPS:

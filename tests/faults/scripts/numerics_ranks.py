@@ -19,6 +19,7 @@ FAULT = os.environ.get("FAULT", "none")
 WORLD = int(os.environ.get("WORLD", "2"))
 STEPS = int(os.environ.get("STEPS", "120"))
 ODD_RANK = 1
+BY_HAND = FAULT in ("never_equal", "made_equal")  # without DDP
 WIDTH, BATCH = 128, 128
 # steps long enough that none are folded into one loss, and that gloo's sums are a small part of
 # them
@@ -33,17 +34,26 @@ class Pause(nn.Module):
         return x
 
 
+def average_gradients(net):
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= WORLD
+
+
 def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(rank if BY_HAND else 0)
     dist.init_process_group(
         "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
     )
     net = nn.Sequential(
         Pause(), nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH)
     )
-    model = DistributedDataParallel(net)
+    model = net if BY_HAND else DistributedDataParallel(net)
+    if FAULT == "made_equal":
+        for parameter in net.parameters():
+            dist.broadcast(parameter.data, src=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
     if FAULT != "same_random":
@@ -57,6 +67,8 @@ def train(rank):
         loss = nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
+        if BY_HAND:
+            average_gradients(net)
         optimizer.step()
         if FAULT == "drift" and rank == ODD_RANK and step == 30:
             with torch.no_grad():

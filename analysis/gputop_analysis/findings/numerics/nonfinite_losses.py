@@ -18,10 +18,10 @@ from gputop_analysis.findings.numerics.origins import (
     beside_model,
     in_short,
     inputs,
-    is_second_hand,
     nan_origin,
     of_loss_operation,
     origin_place,
+    ranks_of_origin,
     sentence,
     site_of,
     suspicion,
@@ -62,8 +62,8 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     place = origin_place(view, origin)
     losses = _bad_losses(view.per_rank[first.rank])
     settings = _settings(view.per_rank[first.rank].rows, first.step)
-    rank = _rank_at_fault(view, first_of_ranks, origin)
-    where = f"rank {first.rank}" if rank is not None or len(view.ranks) == 1 else "all ranks"
+    rank = _rank_at_fault(view, first_of_ranks)
+    where = "all ranks" if rank is None else f"rank {rank}"
     title = f"loss is {first.value} at step {first.step} on {where}"
     if losses.recovered:
         title += ", finite again since"
@@ -102,17 +102,16 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _rank_at_fault(
-    view: RunView, first_of_ranks: list[_FirstBad], origin: Event | None
-) -> int | None:
-    """That of the first bad loss; None where all ranks had theirs at one step, as after a sum of
-    gradients, and none of them tells where it began.
+def _rank_at_fault(view: RunView, first_of_ranks: list[_FirstBad]) -> int | None:
+    """That of the first bad loss. Where all ranks had theirs at one step, as after a sum of
+    gradients, the one that tells where it began; None where none does, or several do.
     """
-    steps = [first.step for first in first_of_ranks]
-    is_of_all = len(steps) == len(view.ranks) > 1 and len(set(steps)) == 1
-    if is_of_all and (origin is None or is_second_hand(origin)):
-        return None
-    return min(first_of_ranks).rank
+    first = min(first_of_ranks)
+    is_of_all = len(first_of_ranks) == len(view.ranks) > 1
+    if not is_of_all or any(other.step > first.step for other in first_of_ranks):
+        return first.rank
+    tell = ranks_of_origin(view, first.step)
+    return tell.pop() if len(tell) == 1 else None
 
 
 def _weights_at_the_end(view: RunView, spec: Spec) -> Finding | None:

@@ -24,13 +24,22 @@ def nan_origin(view: RunView, step: int) -> Event | None:
 
     Over all ranks, since a sum over ranks brings one's values to all.
     """
-    near = [
+    near = _origins_near(view, step)
+    return min(near, key=lambda e: (is_second_hand(e), e["step"], e["rank"]), default=None)
+
+
+def ranks_of_origin(view: RunView, step: int) -> set[int]:
+    """Those that saw themselves where a bad loss of that step comes from."""
+    return {event["rank"] for event in _origins_near(view, step) if not is_second_hand(event)}
+
+
+def _origins_near(view: RunView, step: int) -> list[Event]:
+    return [
         event
         for events in told(view, "nan_origin").values()
         for event in events
         if step - REACH_STEPS <= event["step"] <= step
     ]
-    return min(near, key=lambda e: (is_second_hand(e), e["step"], e["rank"]), default=None)
 
 
 def is_second_hand(event: Event) -> bool:

@@ -23,8 +23,9 @@ Looks = dict[int, list[Event]]
     name="replicas differ",
     family="numerics",
     cause="nan",
-    trigger="checksums of the parameters differ between the ranks of a DDP group after two "
-    "updates or more, and after the last one looked at; or those of parameters that an optimizer "
+    trigger="checksums of the parameters differ between the ranks of a DDP group, or of ranks that "
+    "sum the gradients of all parameters themselves, after two updates or more, and after the "
+    "last one looked at; or those of parameters that an optimizer "
     "updates and no DDP module has, where the ranks exchange no tensors",
     fix="find what changes parameters on one rank only; broadcast them from rank 0",
     explains=("NU10",),
@@ -37,7 +38,9 @@ Looks = dict[int, list[Event]]
     seen_on=CPU,
 )
 def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
-    """DDP keeps replicas equal only if all of them start equal and every update is the same."""
+    """Sums of gradients keep replicas equal only if all of them start equal and every update is
+    the same.
+    """
     looks = told(view, "replica")
     groups = {events[-1].get("group") for events in looks.values()}
     if len(looks) < 2 or len(looks) < view.world_size or groups != {view.world_size}:
@@ -103,7 +106,7 @@ def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
 
 
 def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
-    """Replicas of DDP itself."""
+    """Replicas of DDP, or of ranks that sum gradients themselves."""
     if len({(events[-1]["update"], events[-1]["parameters"]) for events in looks.values()}) == 1:
         return None
     sums, common, unequal = _parted(looks, "parameters")
@@ -120,10 +123,12 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         culprit = f"rank {alone}"
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
-    cause = _cause(view, from_begin=unequal[0] == common[0])
+    by_hand = any(events[-1].get("by_hand") for events in looks.values())
+    cause = _cause(view, looks, from_begin=unequal[0] == common[0], by_hand=by_hand)
+    replicas = "replicas" if by_hand else "DDP replicas"
     return spec.make(
         severity="high",
-        title=f"DDP replicas differ since update {unequal[0]}: "
+        title=f"{replicas} {cause.course or f'differ since update {unequal[0]}'}: "
         + ("its forward is never called" if cause.is_of_all else culprit),
         evidence=f"after update {last:,} the ranks hold {len(kinds)} different sets of "
         f"parameters; unequal in {len(unequal)} of {len(common)} looks, first at update "
@@ -158,12 +163,19 @@ class _Cause(NamedTuple):
     fix: str
     evidence: str = ""
     site: str | None = None
+    course: str = ""
+    """What the title says in place of since when they differ."""
     is_of_all: bool = False
     """Whether no rank is more to blame than another."""
 
 
-def _cause(view: RunView, *, from_begin: bool) -> _Cause:
-    """The surest of the causes that are known; ``from_begin``: the replicas were never equal."""
+def _cause(view: RunView, looks: Looks, *, from_begin: bool, by_hand: bool) -> _Cause:
+    """The surest of the causes that are known.
+
+    Args:
+        from_begin: the replicas were never equal.
+        by_hand: the ranks sum gradients themselves.
+    """
     rates = _unequal_rates(view)
     if rates:
         return _Cause(
@@ -196,10 +208,27 @@ def _cause(view: RunView, *, from_begin: bool) -> _Cause:
             single.text,
             single.site,
         )
+    if by_hand and from_begin:
+        return _never_made_equal(looks)
     return _Cause(
         "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
         "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
         "torch.distributed.broadcast(p.data, src=0) for every parameter"
+    )
+
+
+def _never_made_equal(looks: Looks) -> _Cause:
+    """DDP gives the weights of rank 0 to all when it wraps a model; nobody has done so here."""
+    last_looks = [events[-1] for events in looks.values()]
+    seeds = {(look.get("random") or {}).get("seed") for look in last_looks}
+    differ = "the ranks' seeds differ, and " if len(seeds) > 1 else ""
+    return _Cause(
+        "give all ranks the same weights to begin with, as DistributedDataParallel does: seed them "
+        "alike before the model is made, or torch.distributed.broadcast(p.data, src=0) for every "
+        "parameter after it; sums of gradients alone keep the ranks as far apart as they began",
+        f"they were never equal: {differ}there is no DDP, which would make them so",
+        next((look["made_at"] for look in last_looks if look.get("made_at")), None),
+        course="were never equal",
     )
 
 

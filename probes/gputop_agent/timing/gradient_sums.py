@@ -1,0 +1,43 @@
+"""Whether the ranks sum gradients by themselves, without DDP: how many values ``all_reduce`` sums
+over all ranks between a backward and the end of its step.
+"""
+
+from gputop_agent.runtime.session import BACKWARD, FORWARD, session
+
+_SUMS = ("SUM", "AVG")
+
+
+class Sums:
+    """Values of this step so far, and of the one before."""
+
+    def __init__(self):
+        self.are_made = False
+        self.values = 0
+        self.of_step = 0
+
+
+sums = Sums()
+
+
+@session.after_fork
+def reset():
+    """In a forked child."""
+    sums.__init__()
+
+
+def before_sum(args, kwargs):
+    """``all_reduce`` is called. What tensor parallelism sums within forward and backward are
+    activations, and a group that is named may be a part of the ranks.
+    """
+    if session.phase in (FORWARD, BACKWARD) or len(args) > 2 or kwargs.get("group") is not None:
+        return
+    tensor = args[0] if args else kwargs.get("tensor")
+    kind = args[1] if len(args) > 1 else kwargs.get("op", "SUM")
+    if str(kind).rpartition(".")[2] in _SUMS and isinstance(tensor, session.torch.Tensor):
+        sums.are_made = True
+        sums.values += tensor.numel()
+
+
+def on_boundary():
+    """A step has ended."""
+    sums.of_step, sums.values = sums.values, 0
