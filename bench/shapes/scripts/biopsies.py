@@ -179,7 +179,7 @@ class Pipeline:
 
     def tone(self, images):
         rows = len(images)
-        bright = torch.randn(rows, 1, 1, 1) * 0.08
+        bright = torch.randn(rows, 1, 1, 1) * 0.072
         gamma = torch.exp(torch.randn(rows, 1, 1, 1) * 0.15)
         images = images + bright
         if on("power_of_dark"):
