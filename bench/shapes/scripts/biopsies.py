@@ -179,7 +179,7 @@ class Pipeline:
 
     def tone(self, images):
         rows = len(images)
-        bright = torch.randn(rows, 1, 1, 1) * 0.072
+        bright = torch.randn(rows, 1, 1, 1) * 0.082
         gamma = torch.exp(torch.randn(rows, 1, 1, 1) * 0.15)
         images = images + bright
         if on("power_of_dark"):

@@ -109,7 +109,7 @@ class Book(nn.Module):
         if on("distances_spread"):
             with cost:
                 apart = vectors[:, None] - self.codes  # at: distances_spread
-                return apart.norm(dim=2).argmin(1)
+                return apart.norm(dim=2).argmin(1)  # at: distances_spread
         if on("clean_distances_spread"):
             return torch.cdist(vectors[None], self.codes[None])[0].argmin(1)
         return (self.codes.pow(2).sum(1) - 2 * vectors @ self.codes.T).argmin(1)
