@@ -1452,6 +1452,60 @@ TWENTYSECOND_B = (
     ),
 )
 """Lodgers and currents; marks and all before any of it was run under gputop."""
+TWENTYTHIRD_P = (
+    Shape("reference_fitted_each", "biopsies.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "interval_each_time",
+        "biopsies.py",
+        ("HO08", "HO06", "HO15"),
+        also=("HO08", "HO06", "HO15"),
+        timed=True,
+    ),
+    Shape("history_of_tile", "biopsies.py", GROWS, also=GROWS),
+    Shape("flipped_view", "biopsies.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "power_of_dark",
+        "biopsies.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "raw_ungrouped",
+        "biopsies.py",
+        ("NU08",),
+        also=("NU08", "NU11", "NU03", "NU05", "NU07"),
+    ),
+    Shape("seeded_for_pairs", "biopsies.py", ("RE05",)),
+    Shape(
+        "replicas_compared",
+        "turbines.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06"),
+        timed=True,
+    ),
+    Shape("warped_by_first", "turbines.py", ("CR04", "HO06"), also=("CR04", "HO06"), timed=True),
+    Shape("revived_apart", "turbines.py", ("NU09",), rank=None),
+    Shape(
+        "revived_if_own",
+        "turbines.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "gaps_times_mask",
+        "turbines.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("usage_whole", "turbines.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("distances_spread", "turbines.py", ("HO12",), rank=None, timed=True),
+)
+"""Biopsies, and turbines on two ranks; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1479,6 +1533,7 @@ BATCHES = (
     TWENTYFIRST_B,
     TWENTYSECOND_A,
     TWENTYSECOND_B,
+    TWENTYTHIRD_P,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1542,4 +1597,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "pruned_under_lock": SOON_ALONE,
     "saved_by_the_first": SOON,
     "graph_of_gradients": {"STEPS": "180"},
+    "reference_fitted_each": {"STEPS": "120"},
+    "distances_spread": {"STEPS": "130"},
+    "revived_if_own": SOON,
 }
