@@ -1457,7 +1457,12 @@ TWENTYTHIRD_Q = (
     Shape("bytes_by_decoding", "fables.py", HOST, timed=True),
     Shape("snapshots_not_found", "fables.py", GROWS, also=(*GROWS, "HO12")),
     Shape("norm_of_padding", "fables.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
-    Shape("outs_in_no_group", "fables.py", ("NU08",)),
+    Shape(
+        "outs_in_no_group",
+        "fables.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU03", "NU05"),
+    ),
     Shape("nucleus_without_first", "fables.py", ENDS, also=ENDS, exit_code=1),
     Shape("fables_told_apart_in_turn", "fables.py", ("HO17",), timed=True),
     Shape("resolution_by_epoch", "mosaics.py", ("RE05",), rank=None, also=("RE05", "RE03")),

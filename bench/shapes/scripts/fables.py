@@ -326,7 +326,7 @@ class Training:
     @torch.no_grad()
     def sample(self, count=4, length=30):
         """Fables told on from a first piece, by the average."""
-        ids = torch.full((count, 1), self.pieces.number["t"])
+        ids = torch.full((count, 1), self.pieces.encode("the")[0])
         for _ in range(length):
             likely = nucleus(self.average(ids)[:, -1]).softmax(-1)  # at: nucleus_without_first
             chosen = torch.multinomial(likely, 1)  # at: nucleus_without_first
