@@ -1506,6 +1506,41 @@ TWENTYTHIRD_P = (
     Shape("distances_spread", "turbines.py", ("HO12",), rank=None, timed=True),
 )
 """Biopsies, and turbines on two ranks; marks and all before any of it was run under gputop."""
+TWENTYTHIRD_Q = (
+    Shape("shelf_encoded_each", "fables.py", LOADER, also=LOADER, timed=True),
+    Shape("bytes_by_decoding", "fables.py", HOST, timed=True),
+    Shape("snapshots_not_found", "fables.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("norm_of_padding", "fables.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape(
+        "outs_in_no_group",
+        "fables.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU03", "NU05"),
+    ),
+    Shape("nucleus_without_first", "fables.py", ENDS, also=ENDS, exit_code=1),
+    Shape("fables_told_apart_in_turn", "fables.py", ("HO17",), timed=True),
+    Shape("resolution_by_epoch", "mosaics.py", ("RE05",), rank=None, also=("RE05", "RE03")),
+    Shape(
+        "bank_gathered_whole",
+        "mosaics.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06"),
+        timed=True,
+    ),
+    Shape("predictor_unwrapped", "mosaics.py", ("NU09",), rank=None, also=("NU09", "NU10")),
+    Shape("maps_of_the_epoch", "mosaics.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "gamma_before_clamp",
+        "mosaics.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("mode_read_late", "mosaics.py", ("NU14",), rank=None),
+    Shape("bank_not_round", "mosaics.py", ENDS, rank=None, also=ENDS, exit_code=1),
+)
+"""Fables and mosaics; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1534,6 +1569,7 @@ BATCHES = (
     TWENTYSECOND_A,
     TWENTYSECOND_B,
     TWENTYTHIRD_P,
+    TWENTYTHIRD_Q,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
