@@ -304,6 +304,22 @@ def test_a_graph_that_goes_back_to_what_was_made_once_is_no_chain(monkeypatch):
     assert begin is total and nodes >= 40
 
 
+def test_a_chain_that_keeps_tensors_at_each_of_its_nodes(monkeypatch):
+    """What a square saves of its input is a tensor of Python's again, as old as its step."""
+    monkeypatch.setattr(session, "torch", torch)
+    weight = torch.ones(2, requires_grad=True)
+    chain, total, kept = graph_chain.Chain(), torch.zeros(()), []
+    for step in range(50):
+        if step == 1:
+            chain.begin()
+        values = weight * step
+        total = total + values.square().sum()
+        loss = (values * 3).exp().sum()
+        kept += [values, loss]
+    nodes, begin = chain.look([*kept, total])
+    assert begin is total and nodes >= 49
+
+
 def test_parameters_without_gradient_are_named(guests):
     last = looks(guests, "plain")[-1]
     assert (last["without_gradient"], last["trainable"]) == (16 * 8 + 8, 16 * 16 + 16 + 16 * 8 + 8)

@@ -510,6 +510,20 @@ def test_page_faults_of_other_threads_may_not_make_a_step_longer(tmp_path):
     assert storm.interval_ms_per_step[1] == pytest.approx(0.6 * 12.1, rel=0.1)
 
 
+@pytest.mark.parametrize(("phase", "site"), [("forward", "net.py:8 apart"), ("data", None)])
+def test_page_faults_are_likely_where_a_phase_that_is_long_enough_spends_its_time(
+    tmp_path, phase, site
+):
+    build = waiting(tmp_path, data=0.1)
+    line = {"site": "net.py:8", "function": "apart", "path": ["a.py:1 run", "net.py:8 apart"]}
+    build.event("stacks", rank=0, phase=phase, samples=[{**line, "count": 40}])
+    of_rank(build, seconds=2, minor_faults_total=(50_000, 1_000_000), run_wait_ns_total=-1)
+    for second in range(1, 4):
+        t_ns = T0 + second * 10**9
+        build.event("paging", t_ns, rank=0, period_ms=1000, faults=1_000_000, system_ms=600.0)
+    assert found(build)["HO12"].site == site
+
+
 @pytest.mark.parametrize(
     "env", [{"MALLOC_TRIM_THRESHOLD_": "-1"}, {"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}]
 )

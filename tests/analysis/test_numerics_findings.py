@@ -549,6 +549,32 @@ def test_ranks_that_sum_gradients_themselves_and_were_never_equal(tmp_path):
     assert "broadcast(p.data, src=0)" in differ.fix
 
 
+@pytest.mark.parametrize(
+    ("parted", "site"), [(["Net.codes"], "train.py:40"), (["Net.codes", "Net.in", "Net.out"], None)]
+)
+def test_what_only_a_hand_can_have_changed_is_named(tmp_path, parted, site):
+    """Sums of gradients are the same on all ranks, so that no update parts a few parameters."""
+    build, names = trained(tmp_path, steps=150, ranks=2), ["Net.codes", "Net.in", "Net.out"]
+    for rank in range(2):
+        for update in (10, 11, 50, 51, 100, 101):
+            apart = rank if update >= 50 else 0
+            each = [update + 7 * apart * (name in parted) for name in names]
+            build.event(
+                "replica",
+                rank=rank,
+                pid=rank + 1,
+                update=update,
+                group=2,
+                parameters=sum(each),
+                each=each,
+                names=names,
+                edited_at={"Net.codes": "train.py:40"},
+            )
+    differ = found(build)["NU09"]
+    assert differ.site == site
+    assert ("only Net.codes differed then, of 3" in differ.evidence) is (site is not None)
+
+
 def test_ranks_that_sum_gradients_themselves_and_drift_apart(tmp_path):
     build = trained(tmp_path, steps=150, ranks=3)
     parts = lambda rank, update: update + 7 * (rank == 1 and update >= 50)  # noqa: E731

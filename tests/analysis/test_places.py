@@ -55,6 +55,14 @@ CASES = {
         [([MAIN, LOOP, f"ema.py:{n} update"], 4) for n in range(9)],
         LOOP,
     ),
+    "two lines of what a line calls": (
+        [
+            ([MAIN, LOOP, "bank.py:3 gather", "bank.py:9 each"], 14),
+            ([MAIN, LOOP, "bank.py:4 gather", "bank.py:9 each"], 14),
+            ([MAIN, "train.py:51 train"], 4),
+        ],
+        "bank.py:3 gather",
+    ),
     "a call deeper": (
         [([MAIN, LOOP, "ema.py:9 update", f"ema.py:{n} each"], 4) for n in range(9)],
         LOOP,  # update was seen at this line only, as main is: the loop's line is the place
@@ -99,6 +107,21 @@ def test_two_lines_that_share_the_time_are_both_named(tmp_path):
     samples, _ = CASES["two lines of the loop"]
     site = top_site(RunView(seen(tmp_path, samples).open()), "other", 0)
     assert "50 % and 50 % at train.py:51 train of 20 stack samples" in site.words
+
+
+@pytest.mark.parametrize(
+    ("path", "caller"),
+    [
+        ([MAIN, LOOP, "log.py:9 each", "log.py:3 area"], "log.py:9 each"),
+        ([MAIN, LOOP, "loop log.py:2 area", "log.py:3 area"], LOOP),
+        ([MAIN, LOOP, "log.py:8 <listcomp>", "log.py:3 area"], LOOP),
+        ([LOOP], ""),
+    ],
+)
+def test_the_line_that_calls_the_place_is_told_beside_it(tmp_path, path, caller):
+    site = top_site(RunView(seen(tmp_path, [(path, 20)]).open()), "other", 0)
+    assert site is not None and site.caller == caller
+    assert (f", called at {caller} (100 %" in site.words) is bool(caller)
 
 
 def test_no_line_is_named_from_two_of_ten_samples(tmp_path):

@@ -10,6 +10,7 @@ from analysis_support import T0, Builder
 
 from gputop_analysis.culprit import LEAST_P, find_culprit, student_tail, typical
 from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.ranks import exposed_comm
 from gputop_analysis.pipeline import (
     expected_bubble,
     measured_bubble,
@@ -347,6 +348,11 @@ def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_pat
 
 def exchanging(path, calls):
     """Two ranks whose steps of 27 ms call these collectives: (operation, bytes)."""
+    return found(exchanged(path, calls))["CR06"]
+
+
+def exchanged(path, calls):
+    """Their record."""
     build = Builder(path)
     for rank in range(2):
         build.hello(rank, world_size=2, parallel={"backend": "gloo"})
@@ -358,7 +364,23 @@ def exchanging(path, calls):
                 entry = {"group": "0", "seq": seq, "op": f"gloo:{op}", "bytes": size}
                 entries.append({**entry, "created_ns": created_ns, "p2p": False})
         build.event("flight_recorder", rank=rank, entries=entries)
-    return found(build)["CR06"]
+    return build
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_told"),
+    [
+        ([("all_reduce", 4)] * 24, True),
+        ([("all_gather", 4_000_000)], True),
+        ([("all_reduce", 70_000)] * 2, False),
+    ],
+)
+def test_where_the_wait_for_a_core_may_be_the_reason_the_calls_must_explain_it(
+    tmp_path, calls, is_told, monkeypatch
+):
+    """A third of each step is communication, and a third is waiting for a core."""
+    monkeypatch.setattr(exposed_comm, "_core_wait", lambda view: 0.3)
+    assert ("CR06" in found(exchanged(tmp_path / "r", calls))) is is_told
 
 
 @pytest.mark.parametrize(

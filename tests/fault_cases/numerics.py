@@ -61,6 +61,16 @@ CASES = (
         alone=True,
     ),
     Case(
+        "NU09",
+        "a head that DDP does not have",
+        RANKS,
+        {"FAULT": "outside"},
+        rank=None,
+        title="outside of DDP",
+        site="numerics_ranks.py:",
+        alone=True,
+    ),
+    Case(
         "NU10",
         "bad labels on one of three ranks",
         RANKS,
@@ -114,4 +124,5 @@ CLEAN = (
     Clean(
         "ranks that sum gradients by hand from the weights of one", RANKS, {"FAULT": "made_equal"}
     ),
+    Clean("a head whose gradients are summed beside DDP's", RANKS, {"FAULT": "outside_summed"}),
 )

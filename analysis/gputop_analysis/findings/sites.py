@@ -42,6 +42,7 @@ MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
 SHOWN = 3
 IN_FUNCTION = "in the function at"
+_NAMELESS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Site:
     """The phase's samples inside torch: a loss function or zero_grad, work and no overhead."""
     detail: str = ""
     """Library line that it was waiting in most often, if it was in one."""
+    caller: str = ""
+    """``train.py:90 run``, the line that mostly calls the function of the site."""
     trainers_share: float = 0.0
     """Of the phase's samples, those inside a trainer's own code."""
     spread: str = ""
@@ -85,12 +88,15 @@ class Site:
 
     @property
     def words(self) -> str:
-        """``most often at train.py:118 get_batch (80 % of 40 stack samples)``."""
+        """``most often at train.py:118 get_batch, called at train.py:90 run (80 % of 40 stack
+        samples)``.
+        """
         inside = f", inside {self.detail}" if self.detail else ""
+        called = f", called at {self.caller}" if self.caller else ""
         if self.site is None:
             return f"{self.spread} (of {self.samples} stack samples)"
         return (
-            f"most often {self.where} {self.site}{inside} "
+            f"most often {self.where} {self.site}{inside}{called} "
             f"({self.share * 100:.0f} %{self.beside} of {self.samples} stack samples)"
         )
 
@@ -169,7 +175,7 @@ def _place(
         inside = None
         if _tells_little(line, judged, working or set()):
             inside = _function(judged, count, trained=trained)
-        return inside or _at_line(line, judged, count)
+        return inside or _two_below(line, judged, count) or _at_line(line, judged, count)
     return (
         _pair(judged, count) or _function(judged, count, trained=trained) or _spread(judged, count)
     )
@@ -195,8 +201,46 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
         share=total(at_line) / count,
         samples=count,
         detail=insides.most_common(1)[0][0],
+        caller=_caller(line, at_line),
         where="in the loop at" if line.startswith(LOOP) else "at",
     )
+
+
+def _two_below(line: str, judged: Sequence[PlacedSample], count: int) -> Site | None:
+    """The first of two lines of the function that a line calls, where they hold most of the samples
+    together; None where they do not.
+    """
+    below: Counter[str] = Counter()
+    for sample in judged:
+        deeper = (
+            _lines(replace(sample, path=sample.path[sample.path.index(line) + 1 :]))
+            if (line in sample.path)
+            else ()
+        )
+        if deeper:
+            below[deeper[0]] += sample.count
+    top_two = below.most_common(2)
+    together = sum(at_line for _, at_line in top_two)
+    if len(top_two) < 2 or surely(together, total(judged)) <= MOSTLY_OF_TWO:
+        return None
+    (first, at_first), (second, at_second) = top_two
+    if functions((first,)) != functions((second,)):
+        return None
+    beside = f" and {100 * at_second / count:.0f} % at {second}"
+    return Site(first, at_first / count, count, beside=beside, caller=line)
+
+
+def _caller(line: str, at_line: Sequence[PlacedSample]) -> str:
+    """The line that most of the samples at a line were called at, comprehensions passed over; empty
+    where several share them.
+    """
+    callers: Counter[str] = Counter()
+    for sample in at_line:
+        outer = _lines(replace(sample, path=sample.path[: sample.path.index(line)]))
+        named_outer = [label for label in outer if label.rpartition(" ")[2] not in _NAMELESS]
+        callers[named_outer[-1] if named_outer else ""] += sample.count
+    caller, count = callers.most_common(1)[0]
+    return caller if count > MOSTLY * callers.total() else ""
 
 
 def _tells_little(line: str, samples: Sequence[PlacedSample], working: set[Path]) -> bool:

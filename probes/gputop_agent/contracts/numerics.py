@@ -154,7 +154,12 @@ class Replica(TypedDict, total=False):
     group: Scalar
     """Ranks that replicate."""
     parameters: Annotated[Scalar, NEEDED]
-    """Checksum."""
+    """Checksum of those in ``names``, together."""
+    names: list[Line]
+    each: list[Whole]
+    """Checksum of each of them."""
+    edited_at: dict[str, Line]
+    """By name, the only line of the script that writes into it in place."""
     random: RandomState
     outside: Scalar
     """Checksum of what the optimizers update and no DDP module has."""

@@ -3,7 +3,7 @@
 import sys
 
 from gputop_agent.runtime import finder, guard
-from gputop_agent.runtime.session import COMM, session
+from gputop_agent.runtime.session import BACKWARD, COMM, FORWARD, session
 from gputop_agent.timing import clock, gradient_sums
 from gputop_agent.watchers import messages
 
@@ -90,11 +90,17 @@ def before_sum(args, kwargs):
 
 
 def before_exchange(args, kwargs):
-    """Begin the phase, and note that ranks may hold parts of one model: what one has goes to the
-    others.
+    """Begin the phase, and note that ranks may hold parts of one model: what one computes goes to
+    the others, and gradients come back.
     """
-    session.exchange_seen = True
+    if session.phase in (FORWARD, BACKWARD) or any(map(_wants_gradient, args)):
+        session.exchange_seen = True
     return before(args, kwargs)
+
+
+def _wants_gradient(argument):
+    parts = argument if isinstance(argument, (list, tuple)) else (argument,)
+    return any(getattr(part, "requires_grad", False) for part in parts)
 
 
 def after(token, args, result):

@@ -10,6 +10,7 @@ waiting for a GPU.
 import ctypes
 import re
 import zlib
+from functools import lru_cache
 
 from gputop_agent.runtime import guard, late, source, transport
 from gputop_agent.runtime.living import alive
@@ -20,6 +21,13 @@ from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
 FIRST = (10, 50, 100, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000)
 PERIOD = 5000
 MAX_TENSORS, MAX_VALUES, MAX_NAMES = 32, 256, 3
+
+_WRAPPED = "DistributedDataParallel.module."
+#: what follows the name of a tensor that is written to in place
+_EDITS = (
+    r"(\[[^\]]*\] *[-+*/]?= "
+    r"|\.(copy|mul|div|add|sub|fill|zero|normal|uniform|lerp|clamp|index_copy)_\()"
+)
 
 _waiting = []  # (update, facts, values) whose sums are on their way from a device
 
@@ -63,17 +71,28 @@ def _look(update):
         facts["outside_values"] = sum(parameter.numel() for parameter in outside)
         facts["outside_names"] = _names(outside[:MAX_NAMES])
         facts["exchange"] = session.exchange_seen
+        values.put("outside", _checksum, _some_values(_sample(outside)))
     if _joins():
         facts["joins"] = True
-        _put_sum(values, "outside", outside)
-    _put_sum(values, "parameters", replica)
+    sample = _sample(replica)
+    values.put("each", _checksums, _some_values(sample))
+    facts["names"] = _names(sample)
+    facts["edited_at"] = _edits(tuple(facts["names"]))
     _waiting.append((update, facts, values))
     _send_waiting()
 
 
-def _put_sum(values, name, parameters):
-    sample = parameters[:: -(-len(parameters) // MAX_TENSORS)]
-    values.put(name, _checksum, late.some_values(sample, MAX_VALUES))
+def _sample(parameters):
+    return parameters[:: -(-len(parameters) // MAX_TENSORS)]
+
+
+def _some_values(parameters):
+    return late.some_values(parameters, MAX_VALUES)
+
+
+def _checksums(parts):
+    """CRC-32 of each tensor's bits."""
+    return [zlib.crc32(_content(part)) for part in parts]
 
 
 def _checksum(parts):
@@ -82,6 +101,18 @@ def _checksum(parts):
     for part in parts:
         crc = zlib.crc32(_content(part), crc)
     return crc & 0xFFFFFFFF
+
+
+@lru_cache(maxsize=1)
+def _edits(names):
+    """By name, the only line of the script that writes into a parameter in place."""
+    places = {}
+    for name in names:
+        attribute = re.escape(name.rpartition(".")[2])
+        place = source.place_matching(rf"\.{attribute}(\.data)?{_EDITS}") if attribute else None
+        if place:
+            places[name] = place
+    return places
 
 
 def reset():
@@ -146,7 +177,7 @@ def _names(parameters):
         for name, parameter in root.named_parameters():
             if id(parameter) in wanted:
                 wanted[id(parameter)] = f"{type(root).__name__}.{name}"
-    return list(wanted.values())
+    return [name.replace(_WRAPPED, "") for name in wanted.values()]
 
 
 def _content(parameter):
@@ -161,6 +192,7 @@ def _send_waiting():
     numbers = values.read()
     if numbers is not None:
         del _waiting[0]
+        numbers["parameters"] = zlib.crc32(repr(numbers["each"]).encode())
         random = guard.safely(_random_state)
         transport.send_event("replica", update=update, random=random, **facts, **numbers)
 

@@ -16,7 +16,7 @@ from itertools import count
 from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import session
 
-MAX_NODES = 10_000
+MAX_NODES, NEWEST = 10_000, 64
 PARTS, MOST_PARTS = 10, 8  # of the time since the last look, by the numbers of the nodes
 
 
@@ -49,25 +49,45 @@ class Chain:
 
 
 def _way_back(tensors, since, now):
-    order = count()  # settles between equal numbers: nodes have no order
-    begins = [(_number(tensor.grad_fn), next(order), tensor.grad_fn, tensor) for tensor in tensors]
-    todo = [begin for begin in begins if begin[0] >= since]
-    heapq.heapify(todo)
-    seen = {node for _, _, node, _ in todo}
-    passed = {id(tensor): [] for tensor in tensors}  # parts of the nodes gone through from it
-    while todo and len(seen) < MAX_NODES:
-        number, _, node, tensor = heapq.heappop(todo)
-        parts = passed[id(tensor)]
-        if number < since:
-            if len(set(parts)) >= MOST_PARTS:
-                return len(parts), tensor
-            continue
-        parts.append(PARTS * (number - since) // (now - since))
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                heapq.heappush(todo, (_number(child), next(order), child, tensor))
+    """From each of the newest for itself: a chain keeps tensors at each of its nodes, and only from
+    its end the way goes through all of it.
+    """
+    newest = sorted(tensors, key=lambda tensor: _number(tensor.grad_fn), reverse=True)[:NEWEST]
+    walk = _Walk(since, now)
+    for tensor in newest:
+        parts = walk.parts_from(tensor.grad_fn)
+        if len(set(parts)) >= MOST_PARTS:
+            return len(parts), tensor
     return 0, None
+
+
+class _Walk:
+    """Ways back from several nodes, the oldest node first."""
+
+    def __init__(self, since, now):
+        self.since, self.now = since, now
+        self.left = MAX_NODES
+        self.ends_here = set()  # nodes from which no way leads to one older than ``since``
+
+    def parts_from(self, begin):
+        """Of each node gone through until an older one is met, the part of the time that it was
+        made in; none where none is met.
+        """
+        order = count()  # settles between equal numbers: nodes have no order
+        todo, seen, parts = [(_number(begin), next(order), begin)], {begin}, []
+        while todo and self.left > 0:
+            self.left -= 1
+            number, _, node = heapq.heappop(todo)
+            if number < self.since:
+                return parts
+            parts.append(PARTS * (number - self.since) // (self.now - self.since))
+            for child, _ in node.next_functions:
+                if child is not None and child not in seen and child not in self.ends_here:
+                    seen.add(child)
+                    heapq.heappush(todo, (_number(child), next(order), child))
+        if not todo:
+            self.ends_here |= seen
+        return []
 
 
 def _number(node):

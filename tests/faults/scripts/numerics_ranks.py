@@ -20,7 +20,7 @@ WORLD = int(os.environ.get("WORLD", "2"))
 STEPS = int(os.environ.get("STEPS", "120"))
 ODD_RANK = 1
 BY_HAND = FAULT in ("never_equal", "made_equal")  # without DDP
-WIDTH, BATCH = 128, 128
+WIDTH, BATCH, HIDDEN = 128, 128, 128 if BY_HAND else 1024
 # steps long enough that none are folded into one loss, and that gloo's sums are a small part of
 # them
 PAUSE_S = 0.03
@@ -35,9 +35,10 @@ class Pause(nn.Module):
 
 
 def average_gradients(net):
-    for parameter in net.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= WORLD
+    gradients = [parameter.grad for parameter in net.parameters()]
+    flat = nn.utils.parameters_to_vector(gradients)
+    dist.all_reduce(flat)
+    nn.utils.vector_to_parameters(flat / WORLD, gradients)
 
 
 def train(rank):
@@ -48,13 +49,14 @@ def train(rank):
         "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
     )
     net = nn.Sequential(
-        Pause(), nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, WIDTH)
+        Pause(), nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(HIDDEN, WIDTH)
     )
     model = net if BY_HAND else DistributedDataParallel(net)
     if FAULT == "made_equal":
         for parameter in net.parameters():
             dist.broadcast(parameter.data, src=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    head = nn.Linear(WIDTH, WIDTH) if FAULT in ("outside", "outside_summed") else nn.Identity()
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.05)
     teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
     if FAULT != "same_random":
         torch.manual_seed(rank + 1)
@@ -64,11 +66,13 @@ def train(rank):
         targets = inputs @ teacher
         if FAULT == "bad_shard" and rank == ODD_RANK and step % 4 == 0:
             targets = targets * 12
-        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss = nn.functional.mse_loss(head(model(inputs)), targets)
         optimizer.zero_grad()
         loss.backward()
         if BY_HAND:
             average_gradients(net)
+        if FAULT == "outside_summed":
+            average_gradients(head)
         optimizer.step()
         if FAULT == "drift" and rank == ODD_RANK and step == 30:
             with torch.no_grad():

@@ -10,6 +10,7 @@ from gputop_analysis.findings.host.cpu_share import between
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.sites import top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.text import percent
@@ -23,6 +24,9 @@ was kept has to do itself (0.78 to 1.0 was measured on a virtual machine with a 
 """
 PLAUSIBLE_US = 4.0
 """A fault costs 0.2 us on bare metal, 2 us in a virtual machine; more has other reasons."""
+PLACED = 0.4
+"""Of the time in the kernel; the backward of a line touches pages as well."""
+_PHASES = ("forward", "data", "h2d", "other")
 _KEEPS_MEMORY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 _OTHER_MALLOCS = ("jemalloc", "tcmalloc", "mimalloc")
 
@@ -56,6 +60,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     if cost_us is None or faults.per_step * cost_us.value / 1e3 <= LEAST_SHARE * faults.wall_ms:
         return None
     cost = Interval(*(faults.per_step * us / 1e3 for us in cost_us))
+    place = _likely_place(view, rank, cost.value)
     other_faults = [other.per_step for r, other in faults_by_rank.items() if r != rank]
     return spec.make(
         severity="high" if cost.value > 0.25 * faults.wall_ms else "medium",
@@ -63,9 +68,10 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"{faults.per_step:,.0f} minor faults a step over {faults.steps:,} steps "
         f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the training spends "
         f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
-        f"{faults.wall_ms:.1f} ms a step",
+        f"{faults.wall_ms:.1f} ms a step" + (f"; {place.words}" if place else ""),
         fix=_fix(view, rank),
         rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
+        site=place.site if place else None,
         confidence=0.8,
         recoverable_ms_per_step=WON_BACK * cost.value,
         interval_ms_per_step=(WON_BACK_AT_LEAST * cost.low, cost.high),
@@ -98,6 +104,30 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+class _Place(NamedTuple):
+    """Where the pages are likely touched."""
+
+    site: str
+    words: str
+
+
+def _likely_place(view: RunView, rank: int, cost_ms: float) -> _Place | None:
+    """The line at which surely most of a phase lies, by its stack samples, if that takes long
+    enough for at least ``PLACED`` of the faults; None where there is none.
+    """
+    series, places = view.per_rank[rank], []
+    for phase in _PHASES:
+        found = top_site(view, phase, rank, all_work=True)
+        if found is not None and found.site is not None:
+            phase_ms = (
+                series.steady_rows[f"{phase}_ns"].sum() / 1e6 / series.n_steps[series.steady].sum()
+            )
+            words = f"{100 * found.share:.0f} % of the {phase} is at {found.site}, likely the place"
+            places.append((found.share * phase_ms, _Place(found.site, words)))
+    longest_ms, place = max(places, key=lambda timed: timed[0], default=(0.0, None))
+    return place if longest_ms >= PLACED * cost_ms else None
 
 
 def _fix(view: RunView, rank: int) -> str | Option:

@@ -92,6 +92,7 @@ def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         "model; or sum their gradients before the step: torch.distributed.all_reduce(p.grad), and "
         "divide by the number of ranks",
         rank=None,
+        site=_update_line(view),
         confidence=0.9,
         proof=Proof(
             statistic="looks at which the ranks' checksums of them differ",
@@ -124,7 +125,7 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
     by_hand = any(events[-1].get("by_hand") for events in looks.values())
-    cause = _cause(view, looks, from_begin=unequal[0] == common[0], by_hand=by_hand)
+    cause = _cause(view, looks, unequal[0], from_begin=unequal[0] == common[0], by_hand=by_hand)
     replicas = "replicas" if by_hand else "DDP replicas"
     return spec.make(
         severity="high",
@@ -169,10 +170,13 @@ class _Cause(NamedTuple):
     """Whether no rank is more to blame than another."""
 
 
-def _cause(view: RunView, looks: Looks, *, from_begin: bool, by_hand: bool) -> _Cause:
+def _cause(
+    view: RunView, looks: Looks, first_unequal: int, *, from_begin: bool, by_hand: bool
+) -> _Cause:
     """The surest of the causes that are known.
 
     Args:
+        first_unequal: the update at which they were seen to differ first.
         from_begin: the replicas were never equal.
         by_hand: the ranks sum gradients themselves.
     """
@@ -208,6 +212,9 @@ def _cause(view: RunView, looks: Looks, *, from_begin: bool, by_hand: bool) -> _
             single.text,
             single.site,
         )
+    edited = _edited_alone(looks, first_unequal)
+    if edited:
+        return edited
     if by_hand and from_begin:
         return _never_made_equal(looks)
     return _Cause(
@@ -215,6 +222,37 @@ def _cause(view: RunView, looks: Looks, *, from_begin: bool, by_hand: bool) -> _
         "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
         "torch.distributed.broadcast(p.data, src=0) for every parameter"
     )
+
+
+FEW_EDITED = 0.25
+"""Of the parameters, at most: where gradients that differ part them, nearly all differ."""
+
+
+def _edited_alone(looks: Looks, update: int) -> _Cause | None:
+    """Where few of the parameters differ, which only a hand can have changed: sums of gradients are
+    the same for all ranks.
+    """
+    first = [event for events in looks.values() for event in events if event["update"] == update]
+    sums = {tuple(look.get("each") or ()) for look in first}
+    names = first[0].get("names") or ()
+    if len(sums) < 2 or {len(each) for each in sums} != {len(names)}:
+        return None
+    differ = [name for name, *values in zip(names, *sums, strict=True) if len(set(values)) > 1]
+    if len(differ) > max(1, FEW_EDITED * len(names)):
+        return None
+    places = {look["edited_at"][name] for look in first for name in differ if name in _edits(look)}
+    named = " and ".join(parameter_names(differ)[:2])
+    return _Cause(
+        f"what writes into {named} beside the optimizer must write the same on all ranks: let one "
+        "rank decide and broadcast it, or draw from a generator that all seed alike",
+        f"only {named} differed then, of {len(names)} that were compared: no update of gradients "
+        "that are summed does that",
+        places.pop() if len(places) == 1 else None,
+    )
+
+
+def _edits(look: Event) -> dict[str, str]:
+    return look.get("edited_at") or {}
 
 
 def _never_made_equal(looks: Looks) -> _Cause:

@@ -109,7 +109,7 @@ def called_options(
         words = f"stack what is sent{at}: {called.small:.0f} small messages a step could be few"
         spared = (1 - FEW_MESSAGES / called.messages) * exposed_ms
         options.append(Option(words, wins_ms=spared))
-    if called.tiny > 0.5:
+    if called.tiny > 0.5 and not _sums_gradients(run):
         words = f"send what is a number or two{at} {seldom}"
         spared = (1 - 1 / RARER) * called.tiny / called.messages * exposed_ms
         options.append(Option(words, wins_ms=spared))
@@ -125,6 +125,19 @@ def called_options(
             ),
         ]
     return options or _less_latency(run, exposed_ms)
+
+
+def _sums_gradients(run: Facts) -> bool:
+    """Whether what the script sends are gradients, small ones as well."""
+    return any(event.get("by_hand") for event in run.view.events("replica"))
+
+
+def explain_the_time(run: Facts, called: Called, exposed_ms: float) -> bool:
+    """Whether the script's calls take long by their number or by their bytes, and not only as the
+    ranks wait for a core.
+    """
+    by_bytes = _sent_ms(run, called.bytes_sent) >= BY_VOLUME * exposed_ms
+    return called.small > FEW_MESSAGES or by_bytes
 
 
 def _fewer(run: Facts, threads: int) -> Option:

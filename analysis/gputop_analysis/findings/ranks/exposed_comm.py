@@ -19,6 +19,7 @@ from gputop_analysis.findings.ranks.comm_options import (
     bytes_a_sum,
     called_options,
     comm_options,
+    explain_the_time,
     volume_ms,
 )
 from gputop_analysis.findings.registry import Spec, finding
@@ -44,6 +45,8 @@ other's values.
 SYNCHRONISED = 0.9
 """Of the micro-batches, from which each is synchronised: counts lag by a few iterations."""
 ENOUGH_ITERATIONS = 500
+MOST_QUEUED = 0.6
+"""Part of a step in the wait for a core that is taken off a time which the calls explain."""
 
 
 class _LeastWait(NamedTuple):
@@ -127,12 +130,14 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     if not (least_ms.mean() > EXPOSED * wall_ms and least_ms.mean() > MIN_EFFECT_MS):
         return None
     queue, ms = _core_wait(view), block_bootstrap(least_ms, np.ones(len(least_ms)))
-    if not (ms.low > (EXPOSED + queue) * wall_ms and ms.low > MIN_EFFECT_MS):
-        return None
     run = Facts(view, view.ranks[0])
+    called = called_a_step(view, view.ranks[0]) if wait.by_script else None
+    is_explained = called is not None and explain_the_time(run, called, ms.value)
+    threshold = EXPOSED / (1 - min(queue, MOST_QUEUED)) if is_explained else EXPOSED + queue
+    if not (ms.low > threshold * wall_ms and ms.low > MIN_EFFECT_MS):
+        return None
     parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
     steps = f"{len(least_ms):,} steps or groups of steps"
-    called = called_a_step(view, view.ranks[0]) if wait.by_script else None
     by_messages = wait.by_script and passes_messages(view)
     fix: Sequence[Option | str]
     if by_messages:
@@ -161,12 +166,13 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
             statistic="lower end of the 95 % interval of the smallest wait over the ranks / step "
             "time",
             value=100 * ms.low / wall_ms,
-            threshold=100 * (EXPOSED + queue),
+            threshold=100 * threshold,
             unit="%",
             formula="recoverable = mean over steps of min over ranks of exposed communication "
             "(backward_comm - overlap), all of which could run beside backward; the minimum "
             "leaves out waiting for a slow rank; the threshold is 10 % and what the ranks wait "
-            "for a core, which makes collectives slow that need not be",
+            "for a core, which makes collectives slow that need not be; where the script's own "
+            "calls explain the time, 10 % of what is left without that wait",
             inputs=(
                 Input("exposed communication", ms.value, "ms per step", f"{source}, {steps}"),
                 Input("step time", wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
