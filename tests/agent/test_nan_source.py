@@ -108,6 +108,59 @@ def test_what_flows_into_a_call_and_can_make_a_nan(script, call, made, operation
     assert (told.site.rpartition(":")[2], told.operation) == (str(line_of(made)), operation)
 
 
+AROUND = """
+class Tone:
+    def __call__(self, x):
+        return x.clamp(0, 1) ** self.gamma if self.late else x**self.gamma  # tone
+
+
+def filled(x):
+    known = x.isfinite().float()
+    return x * known, x.nan_to_num() * known  # masked
+
+
+class Training:
+    def __init__(self):
+        self.tone = Tone()
+
+    def losses(self, x, y):
+        return self.net(x).sub(y)  # losses
+
+    def learn(self, batch):
+        loss = self.losses(self.tone(batch), batch.sub(1).div(2).pow(2))
+        x, known = filled(batch)
+        self.net(x)  # gaps
+        self.net(batch * ~batch.isnan())  # asked
+        self.net(batch**2, batch.pow(2))  # whole
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "made", "operation"),
+    [
+        ("# losses", "# tone", "pow"),
+        ("# gaps", "# masked", "mul"),
+        ("# asked", "# asked", "mul"),
+        ("# whole", None, None),
+    ],
+)
+def test_values_are_followed_to_the_caller_and_into_objects(
+    tmp_path, monkeypatch, call, made, operation
+):
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "train.py"
+    path.write_text(AROUND)
+    lines = AROUND.split("\n")
+    line = next(at for at, text in enumerate(lines, 1) if call in text)
+    told = nan_source.of_call(str(path), line)
+    if made is None:
+        assert told is None
+        return
+    expected = next(at for at, text in enumerate(lines, 1) if made in text)
+    assert told is not None
+    assert (told.site.rpartition(":")[2], told.operation) == (str(expected), operation)
+
+
 @pytest.mark.parametrize("call", ['call("nothing"', 'call("far"', "# no way in"])
 def test_where_no_line_or_several_can_it_says_nothing(script, call):
     assert nan_source.of_call(script, line_of(call)) is None

@@ -17,11 +17,17 @@ from gputop_agent.watchers import batch_origin
 
 CERTAIN, LIKELY, GUARDED = range(3)  # a literal; a pole in reach; one that is kept off
 _MAX_FUNCTIONS = 40
-_HAS_A_POLE = frozenset(
-    "sqrt rsqrt log log2 log10 std var reciprocal acos asin atanh logit div divide true_divide "
-    "float_power".split()
+_MAX_CALLERS = 3  # that a value is followed up through
+_BY_A_NUMBER = frozenset("div divide true_divide pow float_power".split())
+_HAS_A_POLE = _BY_A_NUMBER | frozenset(
+    "sqrt rsqrt log log2 log10 std var reciprocal acos asin atanh logit".split()
 )
-_KEEPS_OFF = frozenset("clamp clip maximum max clamp_min nan_to_num".split())
+_KEEPS_OFF = frozenset(
+    "clamp clip maximum max clamp_min nan_to_num abs relu softplus sigmoid exp".split()
+)
+_WHOLE = range(1, 100)
+_ASKS = frozenset("isnan isfinite isinf".split())
+_RUN_BY_CALL = ("__call__", "forward")
 _MAKES_SAMPLES = ("__getitem__", "__getitems__", "__iter__")
 
 
@@ -73,8 +79,10 @@ def _likeliest(parts):
 # ---- what flows into a call
 
 
-def _flow_into(file, line):
-    """The arguments of a statement's calls, and the values of what they are made from."""
+def _flow_into(file, line, callers=_MAX_CALLERS):
+    """The arguments of a statement's calls, and the values of what they are made from; those that
+    are parameters are followed up to where their function is called.
+    """
     scope = syntax.function_around(file, line) or syntax.tree(file)
     if scope is None:
         return []
@@ -101,7 +109,28 @@ def _flow_into(file, line):
         if value is not None and made & wanted:
             values.append(value)
             wanted |= _names(value)
-    return [Piece(file, value) for value in values]
+    pieces = [Piece(file, value) for value in values]
+    if callers and isinstance(scope, syntax.FUNCTION) and _parameters(scope) & wanted:
+        for call_line in _calls_of(file, scope.name):
+            pieces += _flow_into(file, call_line, callers - 1)
+    return pieces
+
+
+def _parameters(function):
+    arguments = function.args
+    named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return {argument.arg for argument in named}
+
+
+def _calls_of(file, name):
+    """Lines in which a function or a method of this name is called."""
+    calls = (node for node in syntax.nodes(file) if isinstance(node, ast.Call))
+    return [
+        call.lineno
+        for call in calls
+        if getattr(call.func, "id", "") == name
+        or (getattr(call.func, "attr", "") == name and _is_self(getattr(call.func, "value", None)))
+    ]
 
 
 def _receivers(calls):
@@ -166,8 +195,28 @@ def _called(file, function):
         if not _is_self(function.value) and hasattr(session.torch.Tensor, function.attr):
             return []
         methods = _defined(file, function.attr, in_class=True)
-        return methods if len(methods) == 1 else []
+        if methods or not _is_self(function.value):
+            return methods if len(methods) == 1 else []
+        return _of_object(file, function.attr)
     return []
+
+
+def _of_object(file, attribute):
+    """What a call of ``self.x`` runs, where ``self.x = Class(...)`` makes it."""
+    classes = {
+        _name_of(value)
+        for node in syntax.nodes(file)
+        if isinstance(node, ast.Assign)
+        for target, value in _pairs(node)
+        if isinstance(value, ast.Call) and _names(target) == {"self." + attribute}
+    }
+    return [
+        Piece(file, method)
+        for node in syntax.nodes(file)
+        if isinstance(node, ast.ClassDef) and node.name in classes
+        for method in node.body
+        if isinstance(method, syntax.FUNCTION) and method.name in _RUN_BY_CALL
+    ]
 
 
 def _defined(file, name, in_class):
@@ -217,15 +266,48 @@ def _samples():
     return found + _of_function(parts.get("_collate_fn"))
 
 
+def _pairs(assign):
+    """Each target of an assignment with its value: of ``a, b = x, y`` two."""
+    pairs = [(target, assign.value) for target in assign.targets]
+    for target, value in pairs:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs += zip(target.elts, value.elts)
+    return pairs
+
+
 # ---- what can make such a value
 
 
 def _suspects(file, root):
     """Lines of a part, without those of functions within it."""
+    may_be_nan = _asked_about(root)
     for node in syntax.own_nodes(root):
         tier, operation = _judged(node)
         if operation:
             yield Suspect(tier, file, node.lineno, operation)
+        elif _is_masked(node, may_be_nan) and not _is_kept_off(node):  # 0 times NaN is NaN
+            yield Suspect(CERTAIN, file, node.lineno, "mul")
+
+
+def _asked_about(root):
+    """Names that stand for whether values are finite."""
+    named = set()
+    for node in syntax.own_nodes(root):
+        if isinstance(node, ast.Assign):
+            if _asks(node.value):
+                named |= {name for target in node.targets for name in _names(target)}
+    return named
+
+
+def _is_masked(node, masks):
+    """Whether values are multiplied by one of such names, or by such a question."""
+    is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+    return is_product and (bool(_names(node) & masks) or _asks(node))
+
+
+def _asks(node):
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return any(_name_of(call) in _ASKS for call in calls)
 
 
 def _judged(node):
@@ -235,23 +317,41 @@ def _judged(node):
     if isinstance(node, ast.Call):
         return _judged_call(node)
     if isinstance(node, (ast.BinOp, ast.AugAssign)):
-        divisor = node.right if isinstance(node, ast.BinOp) else node.value
-        if isinstance(node.op, ast.Div) and not _is_constant(divisor):
-            return (GUARDED if _is_kept_off(divisor) else LIKELY), "div"
+        right = node.right if isinstance(node, ast.BinOp) else node.value
+        if isinstance(node.op, ast.Div) and not _is_constant(right):
+            return (GUARDED if _is_kept_off(right) else LIKELY), "div"
+        if isinstance(node.op, ast.Pow) and not _is_whole(right):
+            base = node.left if isinstance(node, ast.BinOp) else node.target
+            return (GUARDED if _is_kept_off(base) else LIKELY), "pow"
     return GUARDED, ""
 
 
 def _judged_call(call):
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    name = _name_of(call)
     if name == "float" and call.args and isinstance(call.args[0], ast.Constant):
         text = str(call.args[0].value).lower().lstrip("+-")
         return CERTAIN, ("nan" if text == "nan" else "")
     if name.rstrip("_") not in _HAS_A_POLE:
         return GUARDED, ""
     given = [*call.args, getattr(call.func, "value", None)]
+    number = call.args[-1] if call.args else None
+    if name.rstrip("_") in ("pow", "float_power"):
+        if _is_whole(number):
+            return GUARDED, ""
+    elif name.rstrip("_") in _BY_A_NUMBER and _is_constant(number):
+        return GUARDED, ""
     guarded = any(part is not None and _is_kept_off(part) for part in given)
     settled = {keyword.arg for keyword in call.keywords} & {"correction", "unbiased", "ddof"}
     return (GUARDED if guarded or settled else LIKELY), name
+
+
+def _name_of(call):
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def _is_whole(node):
+    """An exponent that every base can have."""
+    return isinstance(node, ast.Constant) and node.value in _WHOLE
 
 
 def _is_constant(node):
@@ -269,6 +369,6 @@ def _is_kept_off(node):
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
             return True
         if isinstance(part, ast.Call):
-            if getattr(part.func, "attr", getattr(part.func, "id", "")) in _KEEPS_OFF:
+            if _name_of(part) in _KEEPS_OFF:
                 return True
     return False

@@ -314,7 +314,7 @@ _KEEP_OFF = {
     "log": "keep its argument above 0: torch.log(x.clamp(1e-8))",
     "div": "keep the divisor away from 0: add an epsilon",
     "sqrt": "keep its argument above 0: torch.sqrt(x + eps)",
-    "pow": "keep its argument away from 0",
+    "pow": "keep its argument above 0: x.clamp(min=eps) before the power",
     "norm": "add an epsilon below the root",
     "exp": "take the maximum off first, as torch.softmax does",
     "softmax": "let no row hold an infinity or be masked fully",
@@ -328,6 +328,7 @@ _KEEP_OFF_BY_HAND = {
     "std": ("the deviation of one value alone is NaN, and that of equal ones 0: add an epsilon",),
     "var": ("the variance of one value alone is NaN: leave such batches out",),
     **{name: (_KEEP_OFF[name],) for name in ("log", "div", "sqrt", "pow", "acos", "asin")},
+    "mul": ("0 times NaN is NaN: x.nan_to_num() first, or torch.where(known, x, 0)",),
     "hypot": ("keep its arguments from being 0 together: add an epsilon",),
     "xlogy": (_KEEP_OFF["log"],),
 }
