@@ -10,6 +10,7 @@ from gputop_analysis.call_order import Call, Deviation, deviation
 from gputop_analysis.hang_standing import Groups, Ranks, RankStanding, ThreadPlace
 
 _LOOPS = ("for", "while")
+_BRANCHES = ("else", "elif", "except", "case")
 _BACKWARD = ".backward("
 
 
@@ -84,6 +85,8 @@ def departure_of(
         block = _block_left(rank, usual, ranks, others)
         is_of_backward = _is_of_backward(usual, ranks, others)
         return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
+    if other_group and _has_passed(rank, usual, ranks, others):
+        return _skipped(rank, usual, missed, block="", is_of_backward=False)
     if other_group:
         return _Departure("other order", f"rank {rank} calls {did} before {missed}")
     return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
@@ -169,6 +172,20 @@ def loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
         if missing and _line(own_place.site) > int(missing[0].partition(" ")[0]):
             return f"{theirs.file}:{missing[0].partition(' ')[0]}"
     return ""
+
+
+def _has_passed(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> bool:
+    """Whether the rank stands further down than one that waits in a call, in the function that both
+    are in, and in no other branch there: it went past the call's line without making it.
+    """
+    for other in others:
+        pending = ranks[other].pending
+        if pending is None or (pending.name, pending.group) != (usual.name, usual.group):
+            continue
+        pair = _common(ranks[rank], ranks[other])
+        if pair is not None and _line(pair[0].site) > _line(pair[1].site):
+            return not any(block.endswith(_BRANCHES) for block in pair[0].blocks)
+    return False
 
 
 def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:

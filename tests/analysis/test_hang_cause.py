@@ -453,3 +453,25 @@ def test_who_died_is_blamed_by_one_in_the_call_that_it_received():
     groups = {"0": Group("default_pg", frozenset(range(4)))}
     cause = of_a_mismatch({0: RankStanding(calls)}, 1, (4704, 4), groups)
     assert (cause.kind, cause.rank) == ("skipped", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "blocks", "kind"),
+    [(60, ("10 for",), "skipped"), (60, ("10 for", "31 else"), "other order"),
+     (20, ("10 for",), "other order")],
+)  # fmt: skip
+def test_a_call_of_another_group_that_the_rank_went_past_was_left_out(line, blocks, kind):
+    """It waits in one that no step had before: that a step's order is another is not known."""
+    groups = {
+        "0": Group("default_pg", frozenset((0, 1))),
+        "1": Group("aside", frozenset((0, 1))),
+    }
+    usual = numbered([40] * 20)
+    aside = Call("1", 5, "gloo:all_reduce", "8", "train.py:50 main", at_ns=90, done=False)
+    was = [replace(aside, number=n, at_ns=20 + n, done=True) for n in range(5)]
+    made = (*usual[:-1], replace(usual[-1], done=True), *was)
+    other = in_torch((*made, aside), 50)
+    away = in_torch((*made, replace(usual[-1], number=21, at_ns=90, site=f"train.py:{line} main")),
+                    line, blocks=blocks)  # fmt: skip
+    cause = judge({0: other, 1: away}, groups)
+    assert (cause.kind, cause.rank) == (kind, 1)
