@@ -84,7 +84,7 @@ def rss_run(path, rss_mib, steps=400):
     return build
 
 
-def counts(build, tensors, with_graph=0, anonymous=1.0):
+def counts(build, tensors, with_graph=0, anonymous=1.0, **more):
     """Two counts by the guest, 150 steps apart; memory rises by 150 MiB between them."""
     for at, (step, rise) in enumerate(((100, 0), (250, 150))):
         build.event(
@@ -96,6 +96,7 @@ def counts(build, tensors, with_graph=0, anonymous=1.0):
             anonymous_bytes=int(300 + anonymous * rise) << 20,
             tensors=100 + at * tensors,
             with_graph=at * with_graph,
+            **more,
         )
 
 
@@ -106,6 +107,15 @@ def test_resident_memory_that_grows_with_tensors_is_a_leak(tmp_path):
     assert leak.absorbed == ("ME05",) and leak.severity == "high"
     assert "graphs are kept" in leak.title and "loss.item()" in leak.fix
     assert "250 tensors are alive, 100 were 150 steps before" in leak.evidence
+
+
+def test_a_leak_through_one_tensor_that_keeps_all_graphs_has_its_name_and_line(tmp_path):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    chain = {"chain_nodes": 240, "chain_steps": 150, "chain_kept_as": "total"}
+    counts(build, tensors=150, with_graph=150, **chain, chain_site="train.py:43")
+    leak = found(build)["ME02"]
+    assert leak.site == "train.py:43"
+    assert "total is made from itself at train.py:43 and keeps all its graphs" in leak.evidence
 
 
 @pytest.mark.parametrize(("kept_in", "ids"), [("reports", ["ME02"]), ("", [])])

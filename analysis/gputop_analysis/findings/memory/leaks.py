@@ -267,6 +267,9 @@ def _kept_in(view: RunView, rank: int) -> str:
         return f"; most of those looked at are in {count['kept_in']}{at}"
     if count.get("grown_in"):
         return f"; {count['grown_in']} gets longer by as much{at}"
+    if count.get("chain_kept_as"):
+        made_at = f" at {site}" if site else ""
+        return f"; {count['chain_kept_as']} is made from itself{made_at} and keeps all its graphs"
     return ""
 
 
@@ -275,7 +278,8 @@ def _filled_at(view: RunView, rank: int) -> str | None:
     count = _last_count(view, rank)
     if _waits_for_collector(count):
         return count.get("gc_off_at") or None
-    return count.get("kept_site") or count.get("grown_site") or None
+    places = (count.get(name) for name in ("kept_site", "grown_site", "chain_site"))
+    return next(filter(None, places), None)
 
 
 def _waits_for_collector(count: Mapping[str, Any]) -> bool:
