@@ -53,6 +53,8 @@ class Regression:
     """By how much that phase grew."""
     phase_alone_ms: float
     """By how much it grew beyond the factor by which the rest of the step did; 0 without one."""
+    comm_ms: float
+    """By how much collectives grew."""
     unit: str
     """What the step time is counted per: ``step``, or ``tokens``, ``samples`` if those changed."""
     records: int
@@ -150,6 +152,8 @@ class _Growth(NamedTuple):
 
 def _own_growth(view: RunView, rank: int, change: Regression, queued_ms: float) -> _Growth:
     more_ms = change.after_ms - change.before_ms - queued_ms
+    if change.phase not in WAITING:
+        more_ms -= max(0.0, change.comm_ms)  # in which it waits for the other ranks' work
     if change.cpu_ms is not None and short_of_cores(view, rank):
         more_ms = min(more_ms, change.cpu_ms)  # times by the clock follow the machine's load
     if on_device(view, rank):
@@ -190,7 +194,8 @@ def _proof(regression: Regression, rank: int, least: float, queued_ms: float) ->
         threshold=100 * least,
         unit="% more",
         formula="recoverable = step time after - before - growth of waiting for a core, or growth "
-        "of the phase beyond the rest of the step where only that is sure; the change lies at the "
+        "of the phase beyond the rest of the step where only that is sure, without what a rank "
+        "waits longer in collectives; the change lies at the "
         "CUSUM's extreme, its standard error is sqrt(variance x autocorrelation time x (1/n "
         "before + 1/n after)) of the log step time",
         inputs=(
@@ -252,6 +257,7 @@ def regression(view: RunView, rank: int) -> Regression | None:
         phase,
         grown[phase],
         alone_ms,
+        grown["comm"],
         unit,
         len(rows),
         cpu_ms,
