@@ -58,6 +58,22 @@ def test_texts_in_a_dict_of_lists_are_found_by_its_name():
     assert told["grown_in"] == "answers"
 
 
+def test_lists_by_many_keys_are_found_together():
+    history = {key: [] for key in range(30)}
+    turn = iter(range(10_000))
+    told = looked_twice(lambda: history[next(turn) % 30].append("x" * 5000), grown_bytes=600_000)
+    assert told["grown_in"] == "history[...]" and told["grown_site"]
+
+
+def test_lists_of_many_objects_are_found_by_their_attribute():
+    reels = [Film() for _ in range(700)]
+    turn = iter(range(10_000))
+    told = looked_twice(
+        lambda: reels[next(turn) * 5 % 700].take(np.zeros(1000)), grown_bytes=900_000
+    )
+    assert told["grown_in"] == "frames" and told["grown_site"]
+
+
 def test_a_list_that_grows_by_less_than_memory_does_is_not_blamed():
     losses = []
     told = looked_twice(lambda: losses.append(0.5), grown_bytes=50 << 20)

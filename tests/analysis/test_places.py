@@ -63,6 +63,14 @@ CASES = {
         ],
         "bank.py:3 gather",
     ),
+    "a generator, in the line below it": (
+        [([MAIN, LOOP, "log.py:9 count", "log.py:9 <genexpr>", "log.py:8 <genexpr>"], 20)],
+        "log.py:9 count",
+    ),
+    "a generator that is gone through elsewhere": (
+        [([MAIN, LOOP, "log.py:8 <genexpr>"], 20)],
+        "log.py:8 <genexpr>",
+    ),
     "a call deeper": (
         [([MAIN, LOOP, "ema.py:9 update", f"ema.py:{n} each"], 4) for n in range(9)],
         LOOP,  # update was seen at this line only, as main is: the loop's line is the place

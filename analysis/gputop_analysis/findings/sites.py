@@ -42,6 +42,7 @@ MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
 SHOWN = 3
 IN_FUNCTION = "in the function at"
+NEAR_LINES = 3
 _NAMELESS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
 
 
@@ -196,13 +197,31 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     insides = Counter[str]()
     for sample in at_line:
         insides[sample.inside if sample.line == line else ""] += sample.count
+    caller, place = _caller(line, at_line), line.removeprefix(LOOP)
+    if _is_of_comprehension(place, caller):
+        place, caller = caller, ""
     return Site(
-        site=line.removeprefix(LOOP),
+        site=place,
         share=total(at_line) / count,
         samples=count,
         detail=insides.most_common(1)[0][0],
-        caller=_caller(line, at_line),
+        caller=caller,
         where="in the loop at" if line.startswith(LOOP) else "at",
+    )
+
+
+def _is_of_comprehension(line: str, caller: str) -> bool:
+    """Whether a line is a comprehension's in the statement that goes through it, or right above."""
+    file, _, rest = line.partition(":")
+    number, _, function = rest.partition(" ")
+    calls_file, _, calls = caller.partition(":")
+    calls_number = calls.partition(" ")[0]
+    return (
+        function in _NAMELESS
+        and file == calls_file
+        and number.isdigit()
+        and calls_number.isdigit()
+        and 0 <= int(calls_number) - int(number) <= NEAR_LINES
     )
 
 

@@ -1,18 +1,22 @@
 """Which list, deque, set or dict of the script grows as its memory does, where that is no tensors'
 doing: arrays, texts, samples, results.
 
-From the variables of the running functions on, through objects and modules of the user's.
+From the variables of the running functions on, through objects and modules of the user's. What a
+long collection holds may itself have grown: lists by key, or those of its objects.
 """
 
 import sys
 from collections import deque
 from time import monotonic_ns
 from types import ModuleType
+from typing import Any
 
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import keepers
 
 MAX_DEPTH, MAX_SEEN, MAX_NS = 3, 2000, 20_000_000
+EACH = "[...]"  # after the name of a collection: those that it holds
+MAX_ELEMENTS = 512  # of a collection that are looked into
 MAX_ITEMS = 8  # of a tuple or an object, whose sizes are added up
 MIN_SHARE = 0.3  # of what memory grew by
 OFTEN = 0.5  # entries a step of a collection of objects that do not tell their size
@@ -49,7 +53,8 @@ class GrowingCollection:
         if grown.get(largest, 0) <= MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
             largest = self._only_opaque(piles, growth)
         if largest:
-            self.told = {"grown_in": largest, "grown_site": keepers.filled_at(largest, search)}
+            site = keepers.filled_at(largest.removesuffix(EACH), search)
+            self.told = {"grown_in": largest, "grown_site": site}
         self.lengths = {name: len(pile) for name, pile in piles.items()}
         self.memory_bytes, self.step = memory_bytes, session.step
         return self.told
@@ -79,10 +84,47 @@ def _piles(variables):
             visited.add(id(value))
             if type(value) in keepers.PILES and len(value) >= keepers.MIN_LENGTH:
                 piles.setdefault(name, value)
+                for inner_name, inner in _within(name, value):
+                    piles.setdefault(inner_name, inner)
             else:
                 further += _inside(name, value)
         level = further
     return piles
+
+
+class _Together:
+    """Collections that grow as one, as the lists of a dict."""
+
+    def __init__(self, parts, scale):
+        self.longest: Any = max(parts, key=len)
+        self.length = round(scale * sum(map(len, parts)))
+
+    def __len__(self):
+        return self.length
+
+
+def _within(name, pile: Any):
+    """The collections that a collection holds, under its name; those of its objects by the names of
+    their attributes.
+    """
+    values = pile.values() if isinstance(pile, dict) else pile
+    items = list(values)[:MAX_ELEMENTS]
+    scale, first = len(pile) / len(items), items[0]
+    if type(first) in keepers.PILES:
+        named = {name + EACH: items}
+    elif keepers.is_the_users(first):
+        attributes = getattr(first, "__dict__", None) or {}
+        named = {
+            attribute: [(getattr(item, "__dict__", None) or {}).get(attribute) for item in items]
+            for attribute, value in list(attributes.items())
+            if type(value) in keepers.PILES
+        }
+    else:
+        return []
+    parts = {
+        key: [one for one in held if type(one) in keepers.PILES] for key, held in named.items()
+    }
+    return [(key, _Together(held, scale)) for key, held in parts.items() if any(held)]
 
 
 def _inside(name, value):
@@ -101,8 +143,10 @@ def _is_looked_into(value):
     return keepers.is_the_users(value) or type(value).__module__.startswith("torch.utils.data.")
 
 
-def _newest(pile):
+def _newest(pile: Any):
     """What was put in last."""
+    if isinstance(pile, _Together):
+        pile = pile.longest
     if type(pile) in (list, deque):
         return pile[-1]
     if type(pile) is set:
