@@ -9,7 +9,7 @@ import pytest
 from analysis_support import Builder, pack
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.numerics.loss_spikes import _after_a_jump
+from gputop_analysis.findings.numerics.loss_spikes import Reasons, after_a_jump
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import waits
@@ -725,5 +725,5 @@ def test_operators_inside_two_loops_go_through_elements(tmp_path, loops, severit
 
 @pytest.mark.parametrize(("period", "words"), [(0, "moves as where"), (500, "every 500 steps, as")])
 def test_a_target_that_was_copied_once_has_no_rhythm(period, words):
-    (fix,) = _after_a_jump(period, rewards=False, moves=True, layer_is_known=False)
+    (fix,) = after_a_jump(Reasons(period=period, moves=True), layer_is_known=False)
     assert words in fix

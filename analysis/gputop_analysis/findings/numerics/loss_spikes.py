@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gputop_agent import wire
@@ -78,19 +80,9 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         float(all_sigmas[at_worst]),
     )
     loss, step = float(losses[worst]), int(steps[worst])
-    certain = sigmas > CERTAIN_K and loss > level + CERTAIN_RELATIVE * abs(level)
-    rare = max(RARE, len(losses) // 500)
-    is_rare = _episodes(steps[spikes]) <= rare and len(spikes) <= BRIEF * rare
     records_before = min(worst, SPIKE_WINDOW)
-    before = losses[worst - records_before : worst + 1]
-    rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
-    period = _rhythm(steps[spikes])
-    repeats = period > 0 or _episodes(steps[spikes]) >= RHYTHM
-    moves = repeats and networks_beside(view)
-    wider = _scatters_more(losses, worst) or _scatters_as_far(losses, spikes, worst)
-    small = 0 < loss < SMALL * float(np.median(losses[:BEGINNING]))
-    apart = are_of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes)
-    harmless = rewards or moves or wider or small or apart
+    why = _reasons(view, steps, losses, spikes, worst)
+    certain = sigmas > CERTAIN_K and loss > level + CERTAIN_RELATIVE * abs(level)
     at = steps_named(int(firsts[worst]), step)
     lr = _learning_rate(view.per_rank[view.ranks[0]].rows, step)
     moved, loaded = spike_origin(view, step), _loaded_before(view, step)
@@ -100,14 +92,10 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         title = f"loss jumps to {loss:.4g} at {at} from {level:.4g}"
     if loaded:
         fix = f"look at the weights that {loaded} loads: are they all, and of this model?"
-    elif apart:
-        fix = "nothing to mend: another optimizer's steps, as of an evaluation that trains a copy"
-    elif wider:
-        fix = "nothing to mend: losses of single batches scatter as far again and again"
     else:
-        fix = _after_a_jump(period, rewards, moves, bool(moved))
+        fix = after_a_jump(why, layer_is_known=bool(moved))
     return spec.make(
-        severity="medium" if (certain or not is_rare) and not harmless else "info",
+        severity="medium" if (certain or not why.is_rare) and not why.are_harmless else "info",
         title=title,
         evidence=f"loss {loss:.4g} at {at}{lr}; the {records_before} records before it "
         f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
@@ -137,6 +125,45 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
                 Input("such records", len(spikes), "", f"of {len(losses):,}"),
             ),
         ),
+    )
+
+
+class Reasons(NamedTuple):
+    """What jumps may be, other than a bad batch or a step that went too far."""
+
+    is_rare: bool = False
+    """A run of this length may have as many by chance."""
+    period: int = 0
+    """Steps from one to the next; 0: they have no rhythm."""
+    rewards: bool = False
+    """The loss has both signs."""
+    moves: bool = False
+    """Its target moves, as where a network is copied."""
+    scatters: bool = False
+    """Losses of single batches scatter as far."""
+    small: bool = False
+    """It is far below the first losses."""
+    of_a_copy: bool = False
+    """Of another optimizer's steps."""
+
+    @property
+    def are_harmless(self) -> bool:
+        return self.rewards or self.moves or self.scatters or self.small or self.of_a_copy
+
+
+def _reasons(view: RunView, steps: Array, losses: Array, spikes: Array, worst: int) -> Reasons:
+    episodes, period = _episodes(steps[spikes]), _rhythm(steps[spikes])
+    rare = max(RARE, len(losses) // 500)
+    before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
+    repeats = period > 0 or episodes >= RHYTHM
+    return Reasons(
+        is_rare=episodes <= rare and len(spikes) <= BRIEF * rare,
+        period=period,
+        rewards=MIXED < float(np.mean(before < 0)) < 1 - MIXED,
+        moves=repeats and networks_beside(view),
+        scatters=_scatters_more(losses, worst) or _scatters_as_far(losses, spikes, worst),
+        small=bool(0 < losses[worst] < SMALL * float(np.median(losses[:BEGINNING]))),
+        of_a_copy=are_of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes),
     )
 
 
@@ -215,7 +242,7 @@ def _scatters_as_far(losses: Array, spikes: Array, worst: int) -> bool:
     tail = np.sort(before - level)[::-1][: 2 + len(before) // TAIL]
     if len(tail) < 2 + TAIL // 2 or tail[-1] <= 0:
         return False
-    followed = spikes[spikes + 1 < len(losses)]
+    followed = spikes[(spikes + 1 < len(losses)) & (losses[spikes] > level)]
     kept = (losses[followed + 1] - level) / (losses[followed] - level)
     is_back = len(followed) > 0 and float(np.median(kept)) < BACK
     return is_back and float((tail[:-1] / tail[1:]).max()) < LADDER
@@ -247,24 +274,26 @@ def _rhythm(jumps: Array) -> int:
     return int(period) if p < SURE and len(members) >= RHYTHM else 0
 
 
-def _after_a_jump(
-    period: int, rewards: bool, moves: bool, layer_is_known: bool
-) -> tuple[str | Option, ...]:
+def after_a_jump(why: Reasons, *, layer_is_known: bool) -> str | tuple[str | Option, ...]:
     """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
+    if why.of_a_copy:
+        return "nothing to mend: another optimizer's steps, as of an evaluation that trains a copy"
+    if why.scatters:
+        return "nothing to mend: losses of single batches scatter as far again and again"
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
-    if moves:
-        often = f"every {period} steps, " if period else ""
+    if why.moves:
+        often = f"every {why.period} steps, " if why.period else ""
         return (
             f"nothing to mend while the loss comes down again: its target moves {often}as where a "
             "target network is copied; a little of it copied at each step makes a smoother course",
         )
-    if period:
-        words = f"the loss jumps every {period} steps: look at what the script does then"
+    if why.period:
+        words = f"the loss jumps every {why.period} steps: look at what the script does then"
         return (
             f"{words} (a target network or a reference that is copied, another stage, a new "
             "episode)",
         )
-    if rewards:
+    if why.rewards:
         return "a loss of both signs weighs rewards and may jump: normalise them", clip
     return (
         "look at the batch of that step (labels, length, a corrupt sample)",
