@@ -7,7 +7,7 @@ from gputop_agent.runtime.session import BACKWARD, FORWARD, session
 _SUMS = ("SUM", "AVG")
 
 
-class Sums:
+class GradientSums:
     """Values of this step so far, and of the one before."""
 
     def __init__(self):
@@ -16,7 +16,7 @@ class Sums:
         self.of_step = 0
 
 
-sums = Sums()
+sums = GradientSums()
 
 
 @session.after_fork

@@ -48,7 +48,7 @@ class Made(NamedTuple):
     tier: int
 
 
-class Piece(NamedTuple):
+class SourcePart(NamedTuple):
     """A piece of source that may have made it."""
 
     file: str
@@ -84,36 +84,42 @@ def _flow_into(file, line, callers=_MAX_CALLERS):
     are parameters are followed up to where their function is called.
     """
     scope = syntax.function_around(file, line) or syntax.tree(file)
-    if scope is None:
-        return []
-    statements = [node for node in syntax.own_nodes(scope) if isinstance(node, ast.stmt)]
+    statements = _statements(scope)
     simple = [node for node in statements if not hasattr(node, "body")]
     simple = [node for node in simple if syntax.has_line(node, line)]
     if not simple:
         return []
-    calls = [node for node in ast.walk(simple[-1]) if isinstance(node, ast.Call)]
+    values, names = _values_into(simple[-1], statements)
+    pieces = [SourcePart(file, value) for value in values]
+    if callers and isinstance(scope, syntax.FUNCTION) and _parameters(scope) & names:
+        for call_line in _calls_of(file, scope.name):
+            pieces += _flow_into(file, call_line, callers - 1)
+    return pieces
+
+
+def _statements(scope):
+    own_nodes = syntax.own_nodes(scope) if scope is not None else ()
+    return [node for node in own_nodes if isinstance(node, ast.stmt)]
+
+
+def _values_into(statement, statements):
+    """The arguments of its calls and what those before it assign to their names, the last first;
+    and the names.
+    """
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
     arguments = [
         argument
         for call in calls
         for argument in (*call.args, *(keyword.value for keyword in call.keywords))
     ]
     wanted = {name for part in (*arguments, *_receivers(calls)) for name in _names(part)}
-    before = sorted(
-        (node for node in statements if node.lineno < simple[-1].lineno),
-        key=lambda node: node.lineno,
-        reverse=True,
-    )
-    values = list(arguments)
-    for node in before:
+    before = [node for node in statements if node.lineno < statement.lineno]
+    for node in sorted(before, key=lambda node: node.lineno, reverse=True):
         made, value = _assigned(node)
         if value is not None and made & wanted:
-            values.append(value)
+            arguments.append(value)
             wanted |= _names(value)
-    pieces = [Piece(file, value) for value in values]
-    if callers and isinstance(scope, syntax.FUNCTION) and _parameters(scope) & wanted:
-        for call_line in _calls_of(file, scope.name):
-            pieces += _flow_into(file, call_line, callers - 1)
-    return pieces
+    return arguments, wanted
 
 
 def _parameters(function):
@@ -211,7 +217,7 @@ def _of_object(file, attribute):
         if isinstance(value, ast.Call) and _names(target) == {"self." + attribute}
     }
     return [
-        Piece(file, method)
+        SourcePart(file, method)
         for node in syntax.nodes(file)
         if isinstance(node, ast.ClassDef) and node.name in classes
         for method in node.body
@@ -229,7 +235,7 @@ def _defined(file, name, in_class):
         if isinstance(node, syntax.FUNCTION)
     }
     return [
-        Piece(file, node)
+        SourcePart(file, node)
         for node in nodes
         if isinstance(node, syntax.FUNCTION) and node.name == name and (node in methods) == in_class
     ]
@@ -249,7 +255,7 @@ def _of_function(function):
     if code is None or frames.origin(code.co_filename) != frames.USER:
         return []
     around = syntax.function_around(code.co_filename, code.co_firstlineno)
-    return [] if around is None else [Piece(code.co_filename, around)]
+    return [] if around is None else [SourcePart(code.co_filename, around)]
 
 
 def _samples():
