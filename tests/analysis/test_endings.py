@@ -487,6 +487,27 @@ def test_how_a_rank_vanished_is_told_where_its_launcher_did(tmp_path, printed, h
     assert fix in str(first.fix)
 
 
+@pytest.mark.parametrize(
+    ("other", "rank", "title"),
+    [
+        ({}, None, "all ranks fail at step 60: ValueError: too short"),
+        ({"step": 61}, 1, "rank 1 fails first at step 60: ValueError: too short"),
+        ({"message": "Connection closed"}, 1, "rank 1 fails first at step 60: ValueError: too"),
+        (None, 1, "rank 1 fails first at step 60: ValueError: too short"),
+    ],
+)
+def test_what_all_ranks_raise_is_told_of_no_rank(tmp_path, other, rank, title):
+    build = trained(tmp_path / "r", ranks=2)
+    error = {"class": "ValueError", "message": "too short", "site": "bank.py:9 push", "step": 59}
+    build.event("exception", t_ns=build.clock[0], rank=1, **error)
+    if other is not None:
+        build.event("exception", t_ns=build.clock[0] + 9, rank=0, **(error | other))
+    build.end(exit_code=1)
+    (first,) = (one for one in evaluate(build.open()) if one.id == "HC06")
+    assert first.rank == rank and first.title.startswith(title)
+    assert ("follow from it" in str(first.fix)) is (rank is not None)
+
+
 def test_parameters_without_a_gradient_are_no_line_to_mend(tmp_path):
     build = trained(tmp_path / "r", ranks=2)
     message = "Expected to have finished reduction in the prior iteration before starting a new one"

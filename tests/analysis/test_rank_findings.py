@@ -373,6 +373,7 @@ def exchanged(path, calls):
         ([("all_reduce", 4)] * 24, True),
         ([("all_gather", 4_000_000)], True),
         ([("all_reduce", 70_000)] * 2, False),
+        ([("all_reduce", 900_000)], False),
     ],
 )
 def test_where_the_wait_for_a_core_may_be_the_reason_the_calls_must_explain_it(

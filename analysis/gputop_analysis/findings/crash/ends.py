@@ -101,7 +101,10 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     phase = first.get("phase", MISSING)
     evidence = f"{words}, at {site or 'an unknown line'} in phase {phase}, step {step}"
     later_ranks = {int(event.get("rank", -1)) for event in raised} - {int(first.get("rank", -1))}
-    if later_ranks:
+    of_all = _raised_alike(raised) == set(range(view.world_size)) and view.world_size > 1
+    if of_all:
+        evidence += "; all ranks raise it there, each by itself"
+    elif later_ranks:
         evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
     title = f"rank {rank} fails at step {step}: {words}"
     fix = _known_advice(view, words, site) or f"mend {site or 'what the traceback says'}"
@@ -115,7 +118,9 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
             f"{first['bad_weight']} was no number by then: "
             "mend what made it so (NU01), not this line"
         )
-    if view.world_size > 1:
+    if of_all:
+        title = f"all ranks fail at step {step}: {words}"
+    elif view.world_size > 1:
         title = f"rank {rank} fails first at step {step}: {words}"
         fix += "; later errors of other ranks follow from it"
     _, exit_code, _ = run_state(view.record, first["t_ns"])
@@ -124,9 +129,9 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
         title=title[:_LONGEST_TITLE],
         evidence=evidence,
         fix=fix,
-        rank=rank,
+        rank=None if of_all else rank,
         site=site,
-        host=first.get("host"),
+        host=None if of_all else first.get("host"),
         proof=Proof(
             statistic="exceptions that ended a process of the run",
             value=len(raised),
@@ -136,6 +141,16 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
             inputs=_inputs_of(raised),
         ),
     )
+
+
+def _raised_alike(raised: list[Event]) -> set[int]:
+    """Ranks with an exception of the same words as the first, at its line and in its step."""
+    same = ("class", "message", "site", "step")
+    return {
+        int(event.get("rank", -1))
+        for event in raised
+        if event.get("site") and all(event.get(key) == raised[0].get(key) for key in same)
+    }
 
 
 _OTHER_END = ("BrokenPipeError", "ConnectionResetError", "EOFError")

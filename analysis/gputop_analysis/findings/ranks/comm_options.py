@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop_analysis.findings.advice import OWN_LOOP, MovedSetting, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.ranks.called import Called
+from gputop_analysis.findings.ranks.called import SMALL_BYTES, Called
 from gputop_analysis.findings.sites import Site, named
 from gputop_analysis.text import counted
 
@@ -136,7 +136,8 @@ def explain_the_time(run: Facts, called: Called, exposed_ms: float) -> bool:
     """Whether the script's calls take long by their number or by their bytes, and not only as the
     ranks wait for a core.
     """
-    by_bytes = _sent_ms(run, called.bytes_sent) >= BY_VOLUME * exposed_ms
+    takes_long = _sent_ms(run, called.bytes_sent) >= BY_VOLUME * exposed_ms
+    by_bytes = called.bytes_sent >= SMALL_BYTES and takes_long
     return called.small > FEW_MESSAGES or by_bytes
 
 
