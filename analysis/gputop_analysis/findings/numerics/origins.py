@@ -314,7 +314,7 @@ _KEEP_OFF = {
     "log": "keep its argument above 0: torch.log(x.clamp(1e-8))",
     "div": "keep the divisor away from 0: add an epsilon",
     "sqrt": "keep its argument above 0: torch.sqrt(x + eps)",
-    "pow": "keep its argument above 0: x.clamp(min=eps) before the power",
+    "pow": "keep its argument above 0 before the power: x.clamp(eps)",
     "norm": "add an epsilon below the root",
     "exp": "take the maximum off first, as torch.softmax does",
     "softmax": "let no row hold an infinity or be masked fully",
