@@ -51,16 +51,16 @@ def train(rank):
     net = nn.Sequential(
         Pause(), nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(HIDDEN, WIDTH)
     )
-    model = net if BY_HAND else DistributedDataParallel(net)
-    if FAULT == "made_equal":
-        for parameter in net.parameters():
-            dist.broadcast(parameter.data, src=0)
     head = nn.Linear(WIDTH, WIDTH) if FAULT in ("outside", "outside_summed") else nn.Identity()
-    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.05)
     teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
     if FAULT != "same_random":
         torch.manual_seed(rank + 1)
     shuffled = torch.Generator().manual_seed(rank)
+    model = net if BY_HAND else DistributedDataParallel(net)
+    if FAULT == "made_equal":
+        for parameter in net.parameters():
+            dist.broadcast(parameter.data, src=0)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.05)
     for step in range(STEPS):
         inputs = torch.randn(BATCH, WIDTH, generator=shuffled)
         targets = inputs @ teacher
