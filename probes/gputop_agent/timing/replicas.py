@@ -209,5 +209,5 @@ def _random_state():
     return {
         "seed": session.torch.initial_seed(),
         "state": zlib.crc32(_content(state[:MAX_VALUES])),
-        "at": source.place_with("manual_seed("),
+        "at": source.place_with("torch.manual_seed(") or source.place_with("manual_seed("),
     }
