@@ -238,15 +238,11 @@ def _two_below(line: str, judged: Sequence[PlacedSample], count: int) -> Site | 
         )
         if deeper:
             below[deeper[0]] += sample.count
-    top_two = below.most_common(2)
-    together = sum(at_line for _, at_line in top_two)
-    if len(top_two) < 2 or surely(together, total(judged)) <= MOSTLY_OF_TWO:
+    in_functions = {functions((label,)) for label, _ in below.most_common(2)}
+    if len(below) < 2 or len(in_functions) > 1:
         return None
-    (first, at_first), (second, at_second) = top_two
-    if functions((first,)) != functions((second,)):
-        return None
-    beside = f" and {100 * at_second / count:.0f} % at {second}"
-    return Site(first, at_first / count, count, beside=beside, caller=line)
+    site = _first_of_two(below, total(judged), count)
+    return replace(site, caller=line) if site is not None else None
 
 
 def _caller(line: str, at_line: Sequence[PlacedSample]) -> str:
@@ -433,9 +429,15 @@ def samples_where(
 def _pair(samples: Sequence[PlacedSample], count: int) -> Site | None:
     """The first of two lines that together surely hold most samples; None where no two do."""
     users = [sample for sample in samples if not sample.in_trainer]
-    top_two = counted_by_line(users).most_common(2)
-    together = sum(at_line for _, at_line in top_two)
-    if surely(together, total(samples)) <= MOSTLY_OF_TWO:
+    return _first_of_two(counted_by_line(users), total(samples), count)
+
+
+def _first_of_two(lines: Counter[str], judged: int, count: int) -> Site | None:
+    """The first of the two most frequent lines, if they surely hold most of the judged samples
+    together.
+    """
+    top_two = lines.most_common(2)
+    if surely(sum(at_line for _, at_line in top_two), judged) <= MOSTLY_OF_TWO:
         return None
     (first, at_first), *second = top_two
     beside = "".join(f" and {100 * at_line / count:.0f} % at {line}" for line, at_line in second)

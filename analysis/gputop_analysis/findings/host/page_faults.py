@@ -119,13 +119,11 @@ def _likely_place(view: RunView, rank: int, cost_ms: float) -> _Place | None:
     """
     series, places = view.per_rank[rank], []
     for phase in _PHASES:
-        found = top_site(view, phase, rank, all_work=True)
-        if found is not None and found.site is not None:
-            phase_ms = (
-                series.steady_rows[f"{phase}_ns"].sum() / 1e6 / series.n_steps[series.steady].sum()
-            )
-            words = f"{100 * found.share:.0f} % of the {phase} is at {found.site}, likely the place"
-            places.append((found.share * phase_ms, _Place(found.site, words)))
+        site = top_site(view, phase, rank, all_work=True)
+        if site is not None and site.site is not None:
+            words = f"{100 * site.share:.0f} % of the {phase} is at {site.site}, likely the place"
+            spent_ms = site.share * series.mean_ms(f"{phase}_ns")
+            places.append((spent_ms, _Place(site.site, words)))
     longest_ms, place = max(places, key=lambda timed: timed[0], default=(0.0, None))
     return place if longest_ms >= PLACED * cost_ms else None
 
