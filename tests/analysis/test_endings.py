@@ -456,6 +456,67 @@ def test_a_rank_that_ended_by_itself_went_before_the_one_that_was_ended(tmp_path
     assert "look for what ends rank 1, such as sys.exit()" in str(failure.fix)
 
 
+ROOT_CAUSE = """\
+terminate called without an active exception
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  time      : 2026-11-29_14:01:56
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 76)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_14:01:56
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 77)  (SIGABRT)
+  traceback : Signal 6 (SIGABRT) received by PID 77
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "in_order", "how", "fix"),
+    [
+        (-6, True, "by SIGABRT after 60 steps, as Python ended", "the training was through"),
+        (-6, False, "by SIGABRT after 60 steps", "native code gave up"),
+        (-9, False, "by SIGKILL after 60 steps", "SIGKILL cannot be caught"),
+        (5, True, "with exit code 5 after 60 steps", "look for what ends rank 1"),
+    ],
+)
+def test_the_process_that_torchrun_saw_end_first_is_told(tmp_path, code, in_order, how, fix):
+    build = trained(tmp_path / "r", ranks=2)
+    if in_order:
+        build.event("goodbye", t_ns=build.clock[0], rank=1, steps=60, reason="exit")
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(ROOT_CAUSE.format(code=code))
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert failure.title == f"exit 1: rank 1 went first: it ended {how}"
+    assert failure.rank == 1 and fix in str(failure.fix)
+    assert "ChildFailedError" not in failure.evidence + str(failure.fix)
+
+
+def test_an_exception_says_more_than_the_launchers_root_cause(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    raised = (
+        "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: a shard is missing\n"
+    )
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(raised + ROOT_CAUSE.format(code=1))
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert failure.title == "exit 1: ValueError: a shard is missing"
+
+
+def test_a_training_that_was_through_when_python_ended_is_not_told_to_mend_native_code(tmp_path):
+    build = trained(tmp_path / "r")
+    build.event("goodbye", t_ns=build.clock[0], rank=0, steps=60, reason="exit")
+    build.end(exit_code=134)
+    printed = "done\nterminate called without an active exception\n"
+    (build.path / "hosts" / "box" / "output.log").write_text(printed)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert "SIGABRT" in failure.title and "the training was through" in str(failure.fix)
+
+
 TOLD_BY_TORCHRUN = """\
 E1127 19:47:34 14611 torch/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) \
 local_rank: 1 (pid: 77) of binary: /opt/bin/python

@@ -12,7 +12,9 @@ from gputop_analysis.findings.compute import (
     shape_churn,
 )
 from gputop_analysis.findings.crash import (
-    ends,
+    dead_threads,
+    exit_code,
+    first_failing,
     hangs,
     lack_of_memory,
     standing,

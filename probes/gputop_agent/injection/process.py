@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import time
 
 from gputop_agent import api
 from gputop_agent.injection import hello, thread
@@ -12,6 +13,7 @@ from gputop_agent.timing import events, sampling, steps
 from gputop_agent.watchers import burst, exceptions
 
 FLUSH_S = 0.2
+_LAST_MESSAGE_S = 0.05
 
 
 def install():
@@ -71,6 +73,19 @@ def _end():
     )
     guard.safely(thread.stop)
     transport.close(FLUSH_S)
+    guard.safely(_let_gloo_finish)
+
+
+def _let_gloo_finish():
+    """Leave the interpreter's lock to gloo's threads for a moment.
+
+    A message sent in a backward holds a Python object (``torch/autograd/graph.py`` stashes the
+    context since 2.13), so the thread that frees the last one asks for the lock. Where that
+    meets the interpreter's end, C++ ends the process (``terminate called without an active
+    exception``): of bare ranks that end right after a backward, one of eight.
+    """
+    if session.world_size > 1:
+        time.sleep(_LAST_MESSAGE_S)
 
 
 def finalize_forked_child():

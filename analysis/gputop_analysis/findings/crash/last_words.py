@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gputop_analysis.findings.crash.tracebacks import (
     ESCAPES,
@@ -22,7 +23,19 @@ _PROGRESS = re.compile(r"\d+%\||it/s\b|s/it\b")
 """Of a bar as tqdm draws it."""
 _EXIT_CODE = re.compile(r"exitcode *: (-?\d{1,3})\)?(?: local_rank: \d+)? \(pid: (\d+)\)")
 """As torchrun tells of each process: its code and number."""
+_ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):\n\[\d+\]:\n(?:  (?:time|host) .*\n)*"
+    r"  rank +: (\d+) .*\n  exitcode +: (-?\d{1,3}) "
+)
 _SPAWNED_EXIT = re.compile(r"ProcessExitedException: process (\d+) terminated with exit code (\d+)")
+
+
+class FirstEnd(NamedTuple):
+    """The process that a launcher saw end first."""
+
+    rank: int
+    code: int
+    """Its exit code, negative for a signal."""
 
 
 def last_words(view: RunView) -> LastWords | None:
@@ -58,14 +71,19 @@ def told_exit_code(view: RunView, pid: int) -> int | None:
     return None
 
 
-def spawned_exit(view: RunView) -> tuple[int, int] | None:
-    """The process that ``torch.multiprocessing.spawn`` saw end first, on one host a rank, and its
-    exit code; None: it told of none that ended without an exception.
+def first_end(view: RunView) -> FirstEnd | None:
+    """The process that ended first, as ``torch.multiprocessing.spawn`` tells of one that raised
+    nothing (on one host a rank), or as torchrun tells of its root cause; None: neither does.
     """
     for text in last_outputs(view):
-        if told := _SPAWNED_EXIT.search(text):
-            return int(told[1]), int(told[2])
+        if told := _SPAWNED_EXIT.search(text) or _ROOT_CAUSE.search(ESCAPES.sub("", text)):
+            return FirstEnd(int(told[1]), int(told[2]))
     return None
+
+
+def has_terminated(view: RunView) -> bool:
+    """Whether C++ said that it ended a process whose thread had raised nothing."""
+    return any("terminate called without an active exception" in t for t in last_outputs(view))
 
 
 def last_line(view: RunView) -> str:

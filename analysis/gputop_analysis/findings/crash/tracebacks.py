@@ -60,7 +60,7 @@ def parsed(text: str) -> LastWords | None:
     last; not what the launcher raises over it nor what other ranks raise as that one is gone.
     """
     chains = _chains(ESCAPES.sub("", text).splitlines())
-    first_hand = [chain for chain in chains if not _is_of_a_launcher(chain.words)]
+    first_hand = [chain for chain in chains if not is_of_a_launcher(chain.words)]
     if chains and not first_hand:
         return chains[-1].words._replace(site=None)
     of_ranks = [chain for chain in first_hand if chain.prefix]
@@ -118,7 +118,8 @@ def _chains(lines: list[str]) -> list[_Traceback]:
     return chains
 
 
-def _is_of_a_launcher(words: LastWords) -> bool:
+def is_of_a_launcher(words: LastWords) -> bool:
+    """Whether an exception only says that a process which the launcher started has ended."""
     name = words.what.partition(":")[0].rpartition(".")[2]
     return name in wire.LAUNCHERS_ERRORS
 
