@@ -132,6 +132,34 @@ def test_the_line_that_calls_the_place_is_told_beside_it(tmp_path, path, caller)
     assert (f", called at {caller} (100 %" in site.words) is bool(caller)
 
 
+@pytest.mark.parametrize(
+    ("shared", "place"),
+    [
+        ([], "log.py:3 area"),
+        ([LOOP], "log.py:3 area"),
+        (["log.py:9 each"], "log.py:9 each"),
+    ],
+)
+def test_of_a_function_that_several_lines_call_the_call_is_the_place(tmp_path, shared, place):
+    build = seen(tmp_path, [])
+    sample = _sample([MAIN, LOOP, "log.py:9 each", "log.py:3 area"], 20)
+    sample["shared_calls"] = shared
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=20, samples=[sample])
+    site = top_site(RunView(build.open()), "other", 0)
+    assert site is not None and site.site == place
+    assert (", inside log.py:3 area (100 %" in site.words) is (place != "log.py:3 area")
+
+
+def test_two_lines_of_a_function_that_several_lines_call_leave_the_call_the_place(tmp_path):
+    build = seen(tmp_path, [([MAIN, "train.py:51 train"], 4)])
+    samples = [_sample([MAIN, LOOP, f"bank.py:{line} gather"], 14) for line in (3, 4)]
+    for sample in samples:
+        sample["shared_calls"] = [LOOP]
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=28, samples=samples)
+    site = top_site(RunView(build.open()), "other", 0)
+    assert site is not None and site.site == LOOP
+
+
 def test_no_line_is_named_from_two_of_ten_samples(tmp_path):
     samples, _ = CASES["two of ten"]
     one = {f.id: f for f in evaluate(seen(tmp_path, samples).open())}["HO06"]

@@ -200,6 +200,8 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     caller, place = _caller(line, at_line), line.removeprefix(LOOP)
     if _is_of_comprehension(place, caller):
         place, caller = caller, ""
+    if caller and _is_shared(line, at_line):
+        return Site(site=caller, share=total(at_line) / count, samples=count, detail=place)
     return Site(
         site=place,
         share=total(at_line) / count,
@@ -208,6 +210,18 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
         caller=caller,
         where="in the loop at" if line.startswith(LOOP) else "at",
     )
+
+
+def _is_shared(line: str, at_line: Sequence[PlacedSample]) -> bool:
+    """Whether most of the samples at a line lie in a function that other lines call, too: the place
+    is the call that costs, as a tool is not to be mended for one of its users.
+    """
+    shared = 0
+    for sample in at_line:
+        outer = _lines(replace(sample, path=sample.path[: sample.path.index(line)]))
+        if outer and outer[-1] in sample.shared_calls:
+            shared += sample.count
+    return shared > MOSTLY * total(at_line)
 
 
 def _is_of_comprehension(line: str, caller: str) -> bool:
@@ -227,22 +241,27 @@ def _is_of_comprehension(line: str, caller: str) -> bool:
 
 def _two_below(line: str, judged: Sequence[PlacedSample], count: int) -> Site | None:
     """The first of two lines of the function that a line calls, where they hold most of the samples
-    together; None where they do not.
+    together, and no other line calls it; else None.
     """
     below: Counter[str] = Counter()
+    shared = 0
     for sample in judged:
-        deeper = (
-            _lines(replace(sample, path=sample.path[sample.path.index(line) + 1 :]))
-            if (line in sample.path)
-            else ()
-        )
+        deeper = _lines_below(line, sample)
         if deeper:
             below[deeper[0]] += sample.count
+            shared += sample.count * (line in sample.shared_calls)
     in_functions = {functions((label,)) for label, _ in below.most_common(2)}
-    if len(below) < 2 or len(in_functions) > 1:
+    if len(below) < 2 or len(in_functions) > 1 or shared > MOSTLY * below.total():
         return None
     site = _first_of_two(below, total(judged), count)
     return replace(site, caller=line) if site is not None else None
+
+
+def _lines_below(line: str, sample: PlacedSample) -> Path:
+    """The lines of a sample's path behind one of them; none where it has not that one."""
+    if line not in sample.path:
+        return ()
+    return _lines(replace(sample, path=sample.path[sample.path.index(line) + 1 :]))
 
 
 def _caller(line: str, at_line: Sequence[PlacedSample]) -> str:

@@ -86,6 +86,8 @@ class PlacedSample:
     """It lies in a package that forwards and backwards run through, at a line that they begin at or
     that makes a loss: GPyTorch works after the forward has returned, and so do the losses of MONAI.
     """
+    shared_calls: Path = ()
+    """Those of its lines that call a function which other lines call, too."""
     loops: int = 0
     """Loops around it in which no model runs, where they count as host code."""
 
@@ -180,6 +182,7 @@ def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterat
                     inside=str(fields.get("inside") or ""),
                     count=int(fields.get("count", 1)),
                     code=str(fields.get("code") or ""),
+                    shared_calls=tuple(map(str, fields.get("shared_calls") or ())),
                 )
 
 

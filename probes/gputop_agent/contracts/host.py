@@ -37,6 +37,10 @@ class StackSample(SiteFacts, total=False):
     """
     code: Text
     count: Whole
+    shared_calls: list[Line]
+    """Those of its path that call a module's function which other lines call, too; left out where
+    there are none.
+    """
 
 
 class Stacks(TypedDict, total=False):

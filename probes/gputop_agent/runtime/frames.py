@@ -54,6 +54,11 @@ def source(site):
     return ""
 
 
+def file_of(site):
+    """The file that a site lies in, as its code names it; empty: not known."""
+    return _places.get(site, ("", 0))[0]
+
+
 def package(frame):
     """Top-level package that a frame of a library belongs to: ``lightning``."""
     return short_name(frame.f_code.co_filename).replace("\\", "/").partition("/")[0]

@@ -8,7 +8,7 @@ from gputop_agent import wire
 from gputop_agent.runtime import current, frames, looks, transport
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import tensor_work
-from gputop_agent.watchers import loops
+from gputop_agent.watchers import loops, shared_functions
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "comm", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward", "optimizer"))
@@ -145,7 +145,7 @@ def _without_loop(label):
 def _sample(location, inside):
     """One entry of the event; ``inside`` is what the line was seen waiting in most often."""
     site, function, caller, path = location
-    return {
+    sample = {
         "site": site,
         "function": function,
         "caller": caller,
@@ -154,6 +154,10 @@ def _sample(location, inside):
         "code": frames.source(site),
         "count": sum(inside.values()),
     }
+    shared = shared_functions.calls_in([label for label in path if not label.startswith(LOOP)])
+    if shared:
+        sample["shared_calls"] = shared
+    return sample
 
 
 def describe(stack, look_closer=False):
