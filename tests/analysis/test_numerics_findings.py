@@ -82,6 +82,14 @@ def test_the_last_of_a_heavy_tail_is_no_spike(tmp_path, bad, severity):
     assert ("nothing to mend" in jump.fix) is (severity == "info")
 
 
+def test_a_jump_with_the_learning_rate_is_no_heavy_tail(tmp_path):
+    tail = {102 + 9 * n: {"loss": 2 + 0.25 * 1.35**n} for n in range(11)}
+    raised = {step: {"lr": 0.5} for step in range(188, 192)}
+    bad = {step: {**tail.get(step, {}), **raised.get(step, {})} for step in {*tail, *raised}}
+    jump = found(trained(tmp_path, steps=205, bad=bad))["NU02"]
+    assert jump.severity == "medium" and "the learning rate is raised" in jump.fix
+
+
 @pytest.mark.parametrize(
     ("steps", "origins", "rank"),
     [

@@ -23,7 +23,14 @@ from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import row_at
-from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
+from gputop_analysis.spikes import (
+    TOGETHER_STEPS,
+    Spike,
+    instabilities,
+    spikes_of,
+    stand_outs,
+    steps_named,
+)
 from gputop_analysis.stats import mad_sigma
 from gputop_analysis.text import counted, factor
 from gputop_analysis.training_series import collect
@@ -139,6 +146,8 @@ class Reasons(NamedTuple):
     """The loss has both signs."""
     moves: bool = False
     """Its target moves, as where a network is copied."""
+    rate_jumps: bool = False
+    """The learning rate is raised with it."""
     scatters: bool = False
     """Losses of single batches scatter as far."""
     small: bool = False
@@ -156,12 +165,15 @@ def _reasons(view: RunView, steps: Array, losses: Array, spikes: Array, worst: i
     rare = max(RARE, len(losses) // 500)
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     repeats = period > 0 or episodes >= RHYTHM
+    rate_jumps = any(spike.axis == "lr" for spike in _jumps_beside(view, int(steps[worst])))
+    scatters = _scatters_more(losses, worst) or _scatters_as_far(losses, spikes, worst)
     return Reasons(
         is_rare=episodes <= rare and len(spikes) <= BRIEF * rare,
         period=period,
         rewards=MIXED < float(np.mean(before < 0)) < 1 - MIXED,
         moves=repeats and networks_beside(view),
-        scatters=_scatters_more(losses, worst) or _scatters_as_far(losses, spikes, worst),
+        rate_jumps=rate_jumps,
+        scatters=not rate_jumps and scatters,
         small=bool(0 < losses[worst] < SMALL * float(np.median(losses[:BEGINNING]))),
         of_a_copy=are_of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes),
     )
@@ -287,6 +299,11 @@ def after_a_jump(why: Reasons, *, layer_is_known: bool) -> str | tuple[str | Opt
             f"nothing to mend while the loss comes down again: its target moves {often}as where a "
             "target network is copied; a little of it copied at each step makes a smoother course",
         )
+    if why.rate_jumps:
+        return (
+            "the learning rate is raised with it: look at what sets it there, or whose other "
+            "optimizer updates these weights",
+        )
     if why.period:
         words = f"the loss jumps every {why.period} steps: look at what the script does then"
         return (
@@ -305,13 +322,15 @@ def after_a_jump(why: Reasons, *, layer_is_known: bool) -> str | tuple[str | Opt
 
 def _together(view: RunView, step: int) -> str:
     """What else jumps within a few steps of the loss."""
+    neighbours = [spike.told() for spike in _jumps_beside(view, step)]
+    return f"; with it: {'; '.join(neighbours)}" if neighbours else ""
+
+
+def _jumps_beside(view: RunView, step: int) -> list[Spike]:
     joint = instabilities(spikes_of(collect(view, view.ranks[0], JOINT_POINTS)))
     near = [
         joint_event
         for joint_event in joint
         if joint_event.first_step - TOGETHER_STEPS <= step <= joint_event.last_step + TOGETHER_STEPS
     ]
-    neighbours = [
-        spike.told() for joint_event in near for spike in joint_event.spikes if spike.axis != "loss"
-    ]
-    return f"; with it: {'; '.join(neighbours)}" if neighbours else ""
+    return [spike for joint_event in near for spike in joint_event.spikes if spike.axis != "loss"]
