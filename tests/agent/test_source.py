@@ -45,3 +45,24 @@ def test_the_way_out_that_leaves_a_method_out(tmp_path, monkeypatch, exit, end, 
     source.early_exit.cache_clear()
     told = source.early_exit(r"\.eval\(\)", "train")
     assert (told and int(told.rpartition(":")[2])) == line
+
+
+OWN_TRAIN = """
+class Net:
+    def train(self, mode=True):
+        settled = True
+        return super().train(mode and not settled)
+    def eval(self):
+        return self
+"""
+
+
+def test_the_call_within_a_function_of_the_users(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(OWN_TRAIN)
+    scope = {}
+    exec(compile(OWN_TRAIN, str(file), "exec"), scope)
+    told = source.call_within(scope["Net"].train, "train")
+    assert told is not None and told.endswith("net.py:5")
+    assert source.call_within(scope["Net"].eval, "train") is None
+    assert source.call_within(types.SimpleNamespace, "train") is None

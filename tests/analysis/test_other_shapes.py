@@ -536,6 +536,14 @@ def test_the_way_out_of_an_evaluation_that_forgets_the_training_mode(tmp_path):
     assert "calls eval() at train.py:30" in left.fix and "train.py:34 is one without" in left.fix
 
 
+def test_a_train_of_the_models_own_may_set_eval_mode(tmp_path):
+    fields = {"eval_mode": "Net", "eval_mode_parts": ["Dropout"], "eval_mode_looks": 2}
+    lines = {"eval_mode_at": "train.py:30", "eval_mode_set_at": "net.py:9"}
+    overridden = found(looked_at(tmp_path, eval_mode_after=40, **fields, **lines))["NU14"]
+    assert overridden.site == "net.py:9"
+    assert overridden.fix.startswith("look at net.py:9, in a train() of Net's own")
+
+
 @pytest.mark.parametrize(
     ("zero", "experts", "severity"), [(300, 0, "medium"), (5, 0, "info"), (300, 8, None)]
 )

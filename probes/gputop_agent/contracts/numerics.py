@@ -82,6 +82,8 @@ class CheckupEvent(TypedDict, total=False):
     """The last look that saw it in training mode."""
     eval_mode_at: Line
     """The only ``eval()`` of the script."""
+    eval_mode_set_at: Line
+    """What its class calls in a train() of its own."""
     eval_mode_left_at: Line
     """The only way out of the function that calls ``eval()`` there before it calls ``train()``."""
     eval_mode_looks: Whole

@@ -144,6 +144,16 @@ def calls_in_loop(name, frame):
     return None if innermost is None else _calls(innermost, name)
 
 
+def call_within(function, name):
+    """``"train.py:9"``, the first call ``x.name(...)`` in a function of the user's; else None."""
+    code = getattr(function, "__code__", None)
+    if code is None or frames.origin(code.co_filename) != frames.USER:
+        return None
+    node = syntax.function_around(code.co_filename, code.co_firstlineno)
+    lines = [] if node is None else _calls(node, name)
+    return place(code.co_filename, min(lines)) if lines else None
+
+
 def _calls(node, name):
     return [
         part.lineno

@@ -41,6 +41,7 @@ class TrainingMode:
                         "eval_mode_parts": parts,
                         "eval_mode_after": last,
                         "eval_mode_at": source.place_matching(_SETS_EVAL),
+                        "eval_mode_set_at": source.call_within(type(root).train, "train"),
                         "eval_mode_left_at": source.early_exit(_SETS_EVAL, "train"),
                     }
         self.looks = self.looks + 1 if fields else 0

@@ -39,7 +39,7 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
             return None
         name, parts = last.get("eval_mode") or "the model", last.get("eval_mode_parts") or []
         after = last.get("eval_mode_after", 0)
-        site = last.get("eval_mode_at")
+        site, set_at = last.get("eval_mode_at"), last.get("eval_mode_set_at")
         left_at = last.get("eval_mode_left_at")
         at = f" that calls eval() at {site}" if site else ""
         out = (
@@ -47,15 +47,20 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
             if left_at
             else ("on every way out of it")
         )
+        fix = f"call model.train() after each evaluation{at}, before the next batch, {out}"
+        if set_at and not left_at:
+            fix = (
+                f"look at {set_at}, in a train() of {name}'s own that may set eval mode; else {fix}"
+            )
         return spec.make(
             severity="medium",
             title=f"{name} is trained in eval mode since an evaluation: {', '.join(parts[:3])}",
             evidence=f"{name} of rank {rank} was in training mode when it was updated in step "
             f"{after}, and in eval mode at {looks} looks in a row up to step {last['step']}; what "
             f"works otherwise in eval mode: {', '.join(parts)}",
-            fix=f"call model.train() after each evaluation{at}, before the next batch, {out}",
+            fix=fix,
             rank=rank,
-            site=left_at or site,
+            site=left_at or set_at or site,
             confidence=0.9,
             proof=Proof(
                 statistic="looks in a row that found the model in eval mode at an update",
