@@ -62,6 +62,14 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         with torch.no_grad():
             for y in fetch(5): net(y)
         if kind == "no_grad": net.train()
+    if kind in ("scored", "drawn", "target"):
+        if kind == "drawn" and step == 10:
+            net.eval()
+            with torch.no_grad(): net(x)
+            net.train()
+        if kind == "target" or step % 40 == 30:
+            with torch.no_grad():
+                for y in [x] if kind == "target" else fetch(5): net(y)  # scored
     if kind == "kept":  # the forward runs inside the update, as in Lightning
         def closure():
             opt.zero_grad()
@@ -145,6 +153,9 @@ KINDS = [
     "clip_scaled",
     "surgery",
     "thawed",
+    "scored",
+    "drawn",
+    "target",
 ]
 LONG = ("kept", "numbers", "averaged")
 
@@ -186,6 +197,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
         "eval",
         "anew",
         "thawed",
+        "scored",
     ):  # they become sure of what they suspect
         assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
@@ -262,6 +274,17 @@ def test_a_model_that_is_left_in_eval_mode(guests):
     assert told[0]["eval_mode_after"] // 20 == 2
     others = [kind for kind in KINDS if kind != "eval"]
     assert not any("eval_mode" in look for kind in others for look in looks(guests, kind))
+
+
+def test_an_evaluation_in_training_mode(guests):
+    last = looks(guests, "scored")[-1]
+    assert last["evaluated_in_training_steps"] == 2
+    assert last["evaluated_in_training"] == "Net"
+    assert last["evaluated_in_training_parts"] == ["Dropout"]
+    line = next(n for n, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# scored"))
+    assert last["evaluated_in_training_at"] == f"habits.py:{line}"
+    others = [kind for kind in KINDS if kind != "scored"]
+    assert not any("evaluated_in_training" in look for one in others for look in looks(guests, one))
 
 
 def test_a_layer_whose_units_are_dead(guests):

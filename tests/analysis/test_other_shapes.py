@@ -536,6 +536,21 @@ def test_the_way_out_of_an_evaluation_that_forgets_the_training_mode(tmp_path):
     assert "calls eval() at train.py:30" in left.fix and "train.py:34 is one without" in left.fix
 
 
+@pytest.mark.parametrize(("times", "is_told"), [(2, True), (1, False)])
+def test_a_model_that_is_evaluated_in_training_mode(tmp_path, times, is_told):
+    build = looked_at(
+        tmp_path,
+        evaluated_in_training="Net",
+        evaluated_in_training_parts=["BatchNorm1d", "Dropout"],
+        evaluated_in_training_steps=times,
+        evaluated_in_training_at="train.py:40",
+    )
+    told = found(build).get("NU21")
+    assert (told is not None) == is_told
+    if told is not None:
+        assert told.site == "train.py:40" and "model.eval() before train.py:40" in told.fix
+
+
 def test_a_train_of_the_models_own_may_set_eval_mode(tmp_path):
     fields = {"eval_mode": "Net", "eval_mode_parts": ["Dropout"], "eval_mode_looks": 2}
     lines = {"eval_mode_at": "train.py:30", "eval_mode_set_at": "net.py:9"}

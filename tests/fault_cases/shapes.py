@@ -103,6 +103,13 @@ CASES = (
     ),
     Case("NU14", "a model left in eval mode", SHAPES, {"FAULT": "left_in_eval"}),
     Case(
+        "NU21",
+        "an evaluation in training mode",
+        SHAPES,
+        {"FAULT": "scored_in_training"},
+        site=r"shapes\.py:\d+",
+    ),
+    Case(
         "NU08",
         "an optimizer that never steps",
         SHAPES,
@@ -191,6 +198,7 @@ CLEAN = (
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
     Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
     Clean("predictions and targets of one shape", SHAPES, {"FAULT": "clean_prices"}),
+    Clean("masks of dropout drawn beside an evaluation", SHAPES, {"FAULT": "clean_scored"}),
     Clean("four batches an update", SHAPES, {"FAULT": "clean_gathered"}),
     Clean("texts of one length on two ranks", RANKS, suite=False),
 )

@@ -88,6 +88,16 @@ class CheckupEvent(TypedDict, total=False):
     """The only way out of the function that calls ``eval()`` there before it calls ``train()``."""
     eval_mode_looks: Whole
     """So many looks in a row."""
+    evaluated_in_training: Line
+    """Class of a network that is trained, and is in training mode where it is called without
+    gradients by an evaluation; none was seen in eval mode.
+    """
+    evaluated_in_training_parts: list[Line]
+    """Classes in it that do something else in eval mode."""
+    evaluated_in_training_steps: Whole
+    """With such an evaluation."""
+    evaluated_in_training_at: Line
+    """The line that calls it, the second time."""
     seed_calls: Whole
     """Calls of ``torch.manual_seed`` with the seed from which the step draws its numbers."""
     seeded_since: Step

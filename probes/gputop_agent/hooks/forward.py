@@ -17,6 +17,7 @@ from gputop_agent.runtime.bound import CALL_SLOT, bound
 from gputop_agent.runtime.session import EVAL, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import clock, device, events, roots
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
+from gputop_agent.timing.evaluations import modes
 from gputop_agent.timing.step_state import FIRST_FORWARD, open_step
 from gputop_agent.timing.steps import fold
 from gputop_agent.watchers import checkup, layer_slots, layers
@@ -194,6 +195,10 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
         if graded and trained:
             open_step.note_graph(module, is_undecided and not training)
+        elif trained:
+            modes.forward_begins(module)
+            if not is_undecided:
+                modes.was_evaluation()
     cpu_ns = fold.probe()
     _enter(phase, is_undecided)
     if layers.watch.look is not None:
@@ -239,8 +244,12 @@ def _note_inputs(args, kwargs):
 
 
 def _may_turn_out_to_train(graded, training):
-    """Whether a backward may follow: only eval mode without gradients surely is evaluation."""
-    return (graded or training) and not session.torch.is_inference_mode_enabled()
+    """Whether a backward may follow: without gradients, eval mode surely is evaluation, and so is
+    training mode where the batch was fetched without gradients, too.
+    """
+    if session.torch.is_inference_mode_enabled():
+        return False
+    return graded or (training and not open_step.evaluated)
 
 
 def after(slot, token):

@@ -12,6 +12,7 @@ from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import DATA, EVAL, FORWARD, session
 from gputop_agent.timing import clock
 from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
+from gputop_agent.timing.evaluations import modes
 
 NAN = float("nan")
 NO_GAP = -1  # no forward has ended since the last backward
@@ -131,6 +132,7 @@ class StepState:
         if self.soft_eval_ns:
             clock.move(self.soft_eval_ns, EVAL, FORWARD)
             self.forwards += 1
+        modes.was_training()
         self.data_ns = self.samples = self.tokens = self.soft_eval_ns = self.graphed = 0
         self.evaluated = self.unsure = False
 
@@ -140,6 +142,7 @@ class StepState:
             self._book_evaluation()
             self.evaluated = True
         if self.evaluated:
+            modes.was_evaluation()
             clock.move(self.data_ns, DATA, EVAL)
             self.data_ns = self.samples = self.tokens = 0
             self.evaluated = self.unsure = False

@@ -1,15 +1,18 @@
-"""Whether a model that was trained in training mode is now updated in eval mode.
+"""Whether a model that was trained in training mode is now updated in eval mode, or evaluated in
+training mode.
 
 Somebody called ``eval()`` for an evaluation, and ``train()`` was forgotten: dropout is off, and
 batch norm neither uses the statistics of the batch nor keeps any. A model that was in eval mode
 from the beginning may be meant so, and one whose parts alone are in eval mode is.
 """
 
+import itertools
 import weakref
 
 from gputop_agent.runtime import source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
+from gputop_agent.timing.evaluations import modes
 
 MAX_MODULES = 2000
 SURE_LOOKS = 2
@@ -47,7 +50,35 @@ class TrainingMode:
         self.looks = self.looks + 1 if fields else 0
         if fields:
             fields["eval_mode_looks"] = self.looks
+        fields.update(_evaluated_in_training())
         return fields
+
+
+def _evaluated_in_training():
+    """Fields of evaluations that call nothing in eval mode; empty where they do, or nothing in the
+    network works otherwise then.
+    """
+    network = modes.module and modes.module()
+    if network is None or modes.is_in_eval_mode:
+        return {}
+    parts = {type(part).__name__ for part in _some_modules(network) if _differs(part)}
+    if not parts:
+        return {}
+    return {
+        "evaluated_in_training": type(network).__name__,
+        "evaluated_in_training_parts": sorted(parts),
+        "evaluated_in_training_steps": modes.steps,
+        "evaluated_in_training_at": modes.site,
+    }
+
+
+def _some_modules(root):
+    return itertools.islice(root.modules(), MAX_MODULES)
+
+
+def _differs(module):
+    """Whether a part works otherwise in training mode, in which it is."""
+    return module.training and (getattr(module, "track_running_stats", False) or _drops(module))
 
 
 def _parts(root, updated):
@@ -56,9 +87,7 @@ def _parts(root, updated):
     Empty where one of its parts is in training mode: then somebody has chosen.
     """
     parts, is_updated = set(), False
-    for count, module in enumerate(root.modules()):
-        if count >= MAX_MODULES:
-            break
+    for module in _some_modules(root):
         if module.training:
             return []
         is_updated = is_updated or any(

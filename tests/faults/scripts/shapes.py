@@ -399,7 +399,46 @@ def train_prices():
         optimizer.step()
 
 
+# --- an evaluation that calls nothing in eval mode, and one that draws dropout's masks on purpose
+# -------------------------
+
+
+class Scored(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.randn(20, generator=torch.Generator().manual_seed(index))
+
+
+def train_scored():
+    model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 4))
+    model.append(Pause())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    teacher = torch.randn(20, 4)
+    held = DataLoader(Scored(), batch_size=20)
+
+    @torch.no_grad()
+    def error():
+        return sum(F.mse_loss(model(inputs), inputs @ teacher).item() for inputs in held)  # scored
+
+    for step in range(STEPS):
+        inputs = torch.randn(64, 20)
+        loss = F.mse_loss(model(inputs), inputs @ teacher)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 25 == 24:
+            if FAULT == "clean_scored":  # twice: the error, and how sure the model is of it
+                model.eval()
+                error()
+                model.train()
+            error()
+
+
 PROGRAMS = {
+    "scored_in_training": train_scored,
+    "clean_scored": train_scored,
     "crossed": train_prices,
     "clean_prices": train_prices,
     "cleared_each_batch": train_gathered,

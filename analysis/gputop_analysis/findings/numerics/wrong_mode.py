@@ -76,3 +76,61 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "checkup", of_rank)
+
+
+SEVERAL = 2
+"""Evaluations that were in training mode."""
+
+
+@finding(
+    id="NU21",
+    name="evaluated in training mode",
+    family="numerics",
+    cause="compute",
+    trigger=f"in {SEVERAL} steps or more, a model that is trained, and holds dropout or batch "
+    "norm, is called without gradients by an evaluation in training mode, and by none in eval mode",
+    fix="model.eval() before the evaluation, model.train() after it",
+    no_use="where an evaluation is meant to be in training mode, such as one that draws dropout's "
+    "masks to say how sure it is, or that collects batch norm's statistics anew",
+    reads="the training flag of the outermost modules at forwards without gradients",
+    silent="evaluations with gradients; those of the batch that is trained next, as a teacher's "
+    "are; no dropout and no batch norm of torch's",
+    traps="one evaluation in eval mode says that the others are meant to be otherwise",
+    seen_on=CPU,
+)
+def evaluated_in_training_mode(view: RunView, spec: Spec) -> Finding | None:
+    """Nobody called eval(): dropout is on, and batch norm learns what it is to be judged by."""
+
+    def of_rank(rank: int, events: list[Event]) -> Finding | None:
+        last = events[-1]
+        steps = last.get("evaluated_in_training_steps", 0)
+        if steps < SEVERAL:
+            return None
+        name = last.get("evaluated_in_training") or "the model"
+        parts = ", ".join(last.get("evaluated_in_training_parts") or [])
+        site = last.get("evaluated_in_training_at")
+        at = f" at {site}" if site else ""
+        return spec.make(
+            severity="medium",
+            title=f"{name} is evaluated in training mode: {parts}",
+            evidence=f"{name} of rank {rank} was called without gradients{at} while it was in "
+            f"training mode, in {steps} steps up to step {last['step']}, and never in eval mode; "
+            f"what works otherwise in training mode: {parts}; batch norm also takes the "
+            "statistics of what it is evaluated on into its own",
+            fix=f"call model.eval() before {site or 'the evaluation'}, and model.train() after it: "
+            "the scores are of a model with dropout, or that normalises by the batch",
+            rank=rank,
+            site=site,
+            confidence=0.8,
+            proof=Proof(
+                statistic="steps with an evaluation in training mode",
+                value=steps,
+                threshold=SEVERAL,
+                unit="steps",
+                formula="forwards without gradients that no backward followed before the next "
+                "batch; none in eval mode",
+                inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+            ),
+        )
+
+    return on_ranks(view, "checkup", of_rank)
