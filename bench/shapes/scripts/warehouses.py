@@ -19,11 +19,11 @@ from torch.nn import functional as F
 
 cost = Cost()
 FLEET, RAYS, RACKS, LASTS, CELLS = 96, 32, 8, 50, 16
-PLAIN, ACTIONS, WIDTH, ROWS = 8, 2, 224, 256
+PLAIN, ACTIONS, WIDTH, ROWS = 8, 2, 208, 256
 VIEW = PLAIN + RAYS
-LOAD, KIND = 5, 7
+FAR, LOAD, KIND = 4, 5, 7
 LIMITS = (0.5, 0.75, 1.0)
-BLOCKS, EACH = 1600, 128
+BLOCKS, EACH = 2400, 128
 CAPACITY = BLOCKS * EACH
 DISCOUNT, FOLLOWS, SHARP, BETA, TOLD_EVERY = 0.97, 0.01, 0.6, 0.4, 50
 
@@ -196,12 +196,15 @@ class Actor(nn.Module):
     def allowed(self, views):
         if on("limits_looked_up_singly"):
             with cost:
-                found = [
-                    LIMITS[int(view[KIND])] * (0.8 if view[LOAD].item() > 0.5 else 1.0)
-                    for view in views
-                ]  # at: limits_looked_up_singly
+                found = []
+                for view in views:  # at: limits_looked_up_singly
+                    limit = LIMITS[int(view[KIND])]  # at: limits_looked_up_singly
+                    limit *= 0.8 if view[LOAD].item() > 0.5 else 1.0  # at: limits_looked_up_singly
+                    limit *= 0.7 if view[FAR].item() < 0.1 else 1.0  # at: limits_looked_up_singly
+                    found.append(limit)
                 return torch.tensor(found)[:, None]
-        kinds, loads = views[:, KIND].long(), views[:, LOAD]
+        kinds, slower = views[:, KIND].long(), 1 - 0.2 * views[:, LOAD]
+        slower = slower * torch.where(views[:, FAR] < 0.1, 0.7, 1.0)
         if on("clean_limits_looked_up_singly"):
             found = torch.zeros(len(views))
             for kind in range(len(LIMITS)):
@@ -210,7 +213,7 @@ class Actor(nn.Module):
                     found[here] = LIMITS[kind]
         else:
             found = self.limits[kinds]
-        return (found * (1 - 0.2 * loads))[:, None]
+        return (found * slower)[:, None]
 
     def forward(self, views):
         middle, spread = self.out(self.body(views)).chunk(2, 1)
@@ -357,4 +360,4 @@ class Agent:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(24)
-    Agent(STEPS or 600).run()
+    Agent(STEPS or 520).run()
