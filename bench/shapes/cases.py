@@ -1566,6 +1566,23 @@ TWENTYFOURTH_S = (
         also=("NU08", "NU11", "NU07", "NU03", "NU05"),
     ),
     Shape("crop_past_edge", "glaciers.py", ENDS, also=ENDS, exit_code=1),
+    Shape("drawn_without_replacement", "warehouses.py", HOST, timed=True),
+    Shape(
+        "heads_in_plain_list",
+        "warehouses.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11"),
+    ),
+    Shape(
+        "least_priority_is_nought",
+        "warehouses.py",
+        ("NU13",),
+        also=("NU13", "NU08", "NU07"),
+    ),
+    Shape("visits_by_whole_view", "warehouses.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("reset_seeds_everything", "warehouses.py", ("RE05",)),
+    Shape("limits_looked_up_singly", "warehouses.py", ("HO17",), also=("HO17", "HO06"), timed=True),
+    Shape("sums_miss_repeats", "warehouses.py", ENDS, also=ENDS, exit_code=1),
 )
 """Glaciers and warehouses; marks and all before any of it was run under gputop."""
 BATCHES = (
@@ -1667,4 +1684,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "canvas_holds_graphs": {"STEPS": "300"},
     "clean_canvas_holds_graphs": {"STEPS": "300"},
     "forked_under_lock": SOON_ALONE,
+    "visits_by_whole_view": {"STEPS": "650"},
+    "clean_visits_by_whole_view": {"STEPS": "650"},
 }

@@ -349,4 +349,4 @@ if __name__ == "__main__":
     torch.manual_seed(24)
     random.seed(24)
     with tempfile.TemporaryDirectory() as folder:
-        Training(Path(folder), STEPS or 220).run()
+        Training(Path(folder), STEPS or 200).run()
