@@ -1541,6 +1541,40 @@ TWENTYTHIRD_Q = (
     Shape("bank_not_round", "mosaics.py", ENDS, rank=None, also=ENDS, exit_code=1),
 )
 """Fables and mosaics; marks and all before any of it was run under gputop."""
+TWENTYFOURTH_S = (
+    Shape("stretched_by_scene", "glaciers.py", LOADER, also=LOADER, timed=True),
+    Shape("borders_from_masks", "glaciers.py", HOST, timed=True),
+    Shape("canvas_holds_graphs", "glaciers.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "gamma_falls_below_one",
+        "glaciers.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "forked_under_lock",
+        "glaciers.py",
+        ("HC02", "HC01"),
+        also=("HC02", *STOPS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "finder_hands_back_copy",
+        "glaciers.py",
+        ("NU08",),
+        also=("NU08", "NU11", "NU07", "NU03", "NU05"),
+    ),
+    Shape("crop_past_edge", "glaciers.py", ENDS, also=ENDS, exit_code=1),
+    Shape("drawn_without_replacement", "warehouses.py", HOST, timed=True),
+    Shape("heads_in_plain_list", "warehouses.py", ("NU08",), also=("NU08", "NU11")),
+    Shape("least_priority_is_nought", "warehouses.py", ("NU13",), also=("NU13", "NU07")),
+    Shape("visits_by_whole_view", "warehouses.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("reset_seeds_everything", "warehouses.py", ("RE05",)),
+    Shape("limits_looked_up_singly", "warehouses.py", ("HO17",), also=("HO17", "HO06"), timed=True),
+    Shape("sums_miss_repeats", "warehouses.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Glaciers and warehouses; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1570,6 +1604,7 @@ BATCHES = (
     TWENTYSECOND_B,
     TWENTYTHIRD_P,
     TWENTYTHIRD_Q,
+    TWENTYFOURTH_S,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -1636,4 +1671,10 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "reference_fitted_each": {"STEPS": "120"},
     "distances_spread": {"STEPS": "130"},
     "revived_if_own": SOON,
+    "canvas_holds_graphs": {"STEPS": "300"},
+    "clean_canvas_holds_graphs": {"STEPS": "300"},
+    "forked_under_lock": SOON_ALONE,
+    "stretched_by_scene": {"STEPS": "140"},
+    "visits_by_whole_view": {"STEPS": "650"},
+    "clean_visits_by_whole_view": {"STEPS": "650"},
 }
