@@ -1541,6 +1541,26 @@ TWENTYTHIRD_Q = (
     Shape("bank_not_round", "mosaics.py", ENDS, rank=None, also=ENDS, exit_code=1),
 )
 """Fables and mosaics; marks and all before any of it was run under gputop."""
+TWENTYFOURTH_R = (
+    Shape("thinned_after_encoding", "auctions.py", LOADER, also=LOADER, timed=True),
+    Shape("decayed_for_all", "auctions.py", HOST, timed=True),
+    Shape("read_makes_entry", "auctions.py", GROWS, also=GROWS),
+    Shape(
+        "logged_then_chosen",
+        "auctions.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("weights_spread_over_rows", "auctions.py", ("NU20",)),
+    Shape("agent_cut_in_bytes", "auctions.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "penalty_makes_dense",
+        "auctions.py",
+        ("HO11", "HO12"),
+        also=("HO11", "HO12", "CE07", "HO06"),
+    ),
+)
+"""Auctions; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1570,6 +1590,7 @@ BATCHES = (
     TWENTYSECOND_B,
     TWENTYTHIRD_P,
     TWENTYTHIRD_Q,
+    TWENTYFOURTH_R,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
