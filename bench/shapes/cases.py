@@ -1559,8 +1559,37 @@ TWENTYFOURTH_R = (
         ("HO11", "HO12"),
         also=("HO11", "HO12", "CE07", "HO06"),
     ),
+    Shape(
+        "key_by_setdefault",
+        "chorales.py",
+        ("IN11", "CR03"),
+        rank=1,
+        also=("IN11", "CR03", "IN02", "IN01"),
+        timed=True,
+    ),
+    Shape(
+        "average_among_buffers",
+        "chorales.py",
+        ("CR06",),
+        rank=None,
+        also=("CR06",),
+        timed=True,
+    ),
+    Shape("state_not_put_away", "chorales.py", ("NU09",), rank=None),
+    Shape(
+        "asked_by_one_side",
+        "chorales.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("evicted_by_wrong_key", "chorales.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("lengths_rounded", "chorales.py", ("NU13",), rank=None),
+    Shape("shifted_off_keyboard", "chorales.py", ENDS, rank=1, also=ENDS, exit_code=1),
 )
-"""Auctions; marks and all before any of it was run under gputop."""
+"""Auctions, and chorales on two ranks; marks and all before any of it was run under gputop."""
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1657,4 +1686,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "reference_fitted_each": {"STEPS": "120"},
     "distances_spread": {"STEPS": "130"},
     "revived_if_own": SOON,
+    "asked_by_one_side": SOON,
+    "penalty_makes_dense": {"STEPS": "180"},
 }
