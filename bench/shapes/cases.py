@@ -1687,5 +1687,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "distances_spread": {"STEPS": "130"},
     "revived_if_own": SOON,
     "asked_by_one_side": SOON,
-    "penalty_makes_dense": {"STEPS": "180"},
+    "penalty_makes_dense": {"STEPS": "80"},
 }

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
 cost = Cost()
-USERS, ADS, SITES, INTERESTS = 20000, 110000, 400, 300
-DAYS, SHOWN, KEEP, ROWS = 5, 60000, 0.06, 96
-TABLE, WIDTH, LONGEST, HOURS = 340000, 16, 24, 168
+USERS, ADS, SITES, INTERESTS = 20000, 140000, 400, 300
+DAYS, SHOWN, KEEP, ROWS = 5, 72000, 0.06, 96
+TABLE, WIDTH, LONGEST, HOURS = 530000, 16, 24, 168
 FIELDS = ("user", "ad", "site", "device", "agent", "hour")
 DEVICES = ("phone", "tablet", "desk", "television")
 AGENTS = ("Wanderer/4.1 (plain)", "Lantern/12 mobile", "Crawl/0.9 bot", "Harbour/7.2 (wide)")
@@ -170,12 +170,12 @@ class Clicks(nn.Module):
         width = (len(FIELDS) + 1) * WIDTH + 3
         self.cross = nn.ModuleList(Cross(width) for _ in range(2))
         self.deep = nn.Sequential(
-            nn.Linear(width, 1536),
+            nn.Linear(width, 1280),
             nn.ReLU(),
             nn.Dropout(0.1),
-            nn.Linear(1536, 1536),
+            nn.Linear(1280, 1280),
             nn.ReLU(),
-            nn.Linear(1536, 128),
+            nn.Linear(1280, 128),
             nn.ReLU(),
         )
         self.last = nn.Linear(width + 128, 1)
@@ -316,4 +316,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(24)
     with tempfile.TemporaryDirectory() as folder:
-        Training(Path(folder), STEPS or 210).run()
+        Training(Path(folder), STEPS or 250).run()
