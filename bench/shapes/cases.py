@@ -1575,6 +1575,56 @@ TWENTYFOURTH_S = (
     Shape("sums_miss_repeats", "warehouses.py", ENDS, also=ENDS, exit_code=1),
 )
 """Glaciers and warehouses; marks and all before any of it was run under gputop."""
+TWENTYFOURTH_R = (
+    Shape("thinned_after_encoding", "auctions.py", LOADER, also=LOADER, timed=True),
+    Shape("decayed_for_all", "auctions.py", HOST, timed=True),
+    Shape("read_makes_entry", "auctions.py", GROWS, also=GROWS),
+    Shape(
+        "logged_then_chosen",
+        "auctions.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("weights_spread_over_rows", "auctions.py", ("NU20",)),
+    Shape("agent_cut_in_bytes", "auctions.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "penalty_makes_dense",
+        "auctions.py",
+        ("HO11", "HO12"),
+        also=("HO11", "HO12", "CE07", "HO06"),
+    ),
+    Shape(
+        "key_by_setdefault",
+        "chorales.py",
+        ("IN11", "CR03"),
+        rank=1,
+        also=("IN11", "CR03", "IN02", "IN01"),
+        timed=True,
+    ),
+    Shape(
+        "average_among_buffers",
+        "chorales.py",
+        ("CR06",),
+        rank=None,
+        also=("CR06",),
+        timed=True,
+    ),
+    Shape("state_not_put_away", "chorales.py", ("NU09",), rank=None),
+    Shape(
+        "asked_by_one_side",
+        "chorales.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("evicted_by_wrong_key", "chorales.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("lengths_rounded", "chorales.py", ("NU13",), rank=None),
+    Shape("shifted_off_keyboard", "chorales.py", ENDS, rank=1, also=ENDS, exit_code=1),
+)
+"""Auctions, and chorales on two ranks; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1604,6 +1654,7 @@ BATCHES = (
     TWENTYSECOND_B,
     TWENTYTHIRD_P,
     TWENTYTHIRD_Q,
+    TWENTYFOURTH_R,
     TWENTYFOURTH_S,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
@@ -1611,6 +1662,8 @@ SOON = {"GPUTOP_HANG_S": "4"}
 """A run that stands still is judged so after four seconds."""
 SOON_ALONE = SOON | {"WORLD": "1"}
 ENVIRONMENT: dict[str, dict[str, str]] = {
+    "asked_by_one_side": SOON,
+    "penalty_makes_dense": {"STEPS": "80"},
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},
     "always_clipped": {"STEPS": "720"},
