@@ -95,6 +95,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "crossed": loss = nn.functional.mse_loss(net(x)[:, :1], x[:, 0])
     if kind == "crossed by hand": loss = (x[:, 0] - net(x)[:, :1]).square().mean()
     if kind == "column": loss = (net(x)[:, :1] - x[:, :1]).square().mean()
+    if kind == "weighed": loss = ((net(x)[:, :1] - x[:, :1]).square() * x[:, 0].abs()).mean()
     if kind == "pairs": loss = (net(x)[:, :1] - net(x)[:, :1].T).square().mean()
     if kind == "one for all": loss = nn.functional.mse_loss(net(x).mean(), x)
     if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)
@@ -139,6 +140,7 @@ KINDS = [
     "crossed",
     "crossed by hand",
     "column",
+    "weighed",
     "pairs",
     "one for all",
     "dead",
@@ -236,16 +238,17 @@ def test_a_part_that_is_thawed_and_given_to_no_optimizer(guests):
     assert last["stray_thawed_at"] == f"habits.py:{line_with('requires_grad_(True)')}"
 
 
-@pytest.mark.parametrize("kind", ["crossed", "crossed by hand"])
+@pytest.mark.parametrize("kind", ["crossed", "crossed by hand", "weighed"])
 def test_predictions_that_are_compared_with_all_targets(guests, kind):
     last = looks(guests, kind)[-1]
     assert (last["predictions_shape"], last["errors_shape"]) == ([4, 1], [4, 4])
+    assert last["weighed"] == (kind == "weighed")
     # the nearest line above the backward that makes a loss which is not made from one
     assert last["loss_at"] == f"habits.py:{line_with('one for all')}"
 
 
 def test_errors_of_other_shapes_are_none_of_that(guests):
-    others = [kind for kind in KINDS if not kind.startswith("crossed")]
+    others = [kind for kind in KINDS if not kind.startswith(("crossed", "weighed"))]
     assert not any("predictions_shape" in look for kind in others for look in looks(guests, kind))
 
 

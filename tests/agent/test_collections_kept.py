@@ -1,10 +1,12 @@
 """Which collection of the script grows with its memory, where no tensors do."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from gputop_agent.runtime import frames
 from gputop_agent.watchers import collections_kept, keepers
@@ -30,8 +32,18 @@ class Film:
 
 
 class World:
-    def __init__(self):
-        self.film = Film()
+    def __init__(self, film=None):
+        self.film = film or Film()
+
+
+class Scenes(Dataset):
+    def __init__(self, world):
+        self.world = world
+
+
+class SimpleTraining:
+    def __init__(self, loader):
+        self.loader = loader
 
 
 def looked_twice(fill, grown_bytes):
@@ -56,6 +68,23 @@ def test_texts_in_a_dict_of_lists_are_found_by_its_name():
     answers = {"wrong": [], "right": []}
     told = looked_twice(lambda: answers["wrong"].append("x" * 5000), grown_bytes=600_000)
     assert told["grown_in"] == "answers"
+
+
+def test_keys_of_a_counter_are_of_its_size():
+    visits, random = Counter(), np.random.default_rng(0)
+    told = looked_twice(
+        lambda: visits.update(tuple(row) for row in random.random((20, 8)).tolist()),
+        grown_bytes=100 * 20 * 400,
+    )
+    assert told["grown_in"] == "visits"
+
+
+def test_what_lies_deep_in_a_loaders_dataset_is_found():
+    film = Film()
+    loader = DataLoader(Scenes(World(film)))
+    training = SimpleTraining(loader)
+    told = looked_twice(lambda: film.take(np.zeros(1000)), grown_bytes=900_000)
+    assert training.loader is loader and told["grown_in"] == "frames"
 
 
 def test_lists_by_many_keys_are_found_together():

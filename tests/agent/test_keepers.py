@@ -180,17 +180,23 @@ def test_exceptions_that_are_kept_keep_the_tensors_of_their_frames():
     assert keepers._pile_above(raised_in.f_locals["values"], ()) is failures
 
 
+@pytest.mark.parametrize("by_step", [False, True], ids=["list", "dict"])
 @pytest.mark.parametrize("kind", [dict, OrderedDict])
 @pytest.mark.parametrize("layers", [4, 30])
-def test_states_of_a_model_pile_up_in_the_list_of_them(monkeypatch, kind, layers):
+def test_states_of_a_model_pile_up_in_the_list_or_dict_of_them(monkeypatch, kind, layers, by_step):
     monkeypatch.setattr(frames, "origin", of_this_file)
     keeper, recorder, tensors = keepers.GrowingContainer(), Recorder(), []
+    if by_step:
+        recorder.rows = {}
 
     def keep(count):
         for _ in range(count):
             state = kind((f"layer.{n}.weight", torch.ones(2)) for n in range(layers))
             tensors.extend(state.values())
-            recorder.rows.append(state)
+            if by_step:
+                recorder.rows[len(recorder.rows)] = state
+            else:
+                recorder.rows.append(state)
 
     keep(60)
     assert looked(tensors, keeper) == {}

@@ -130,15 +130,28 @@ import sys, eager, torch
 from torch import nn
 torch.manual_seed(0)
 kind = sys.argv[1]
-net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+class Net(nn.Sequential):
+    def forward(self, x):
+        out = super().forward(x)
+        if kind == "of one weight":
+            paid = x[:, :1].abs()
+            paid = torch.where(paid > 0, (paid * self.scale).log(), paid)  # of one weight
+            out = out + paid
+        return out
+net = Net(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+if kind == "of one weight": net.scale = nn.Parameter(torch.ones(1))
 optimizer = torch.optim.SGD(net.parameters(), 1e-2)
 for step in range(40):
     x = torch.randn(4, 8)
+    if step == 25: x[0, 0] = 0
     out = net(x)
     same = out if step == 25 else out + torch.randn(4, 3)
     squares = (out - same).square().sum(1)
+    losses = squares
     if kind == "root":
         losses = squares.sqrt()  # root
+    elif kind == "power":
+        losses = squares ** 0.4  # power
     elif kind == "two roots":
         losses = squares.sqrt() + 0.1 * (out - same).abs().sum(1) ** 0.5
         losses = losses * 1.0
@@ -165,7 +178,9 @@ def told_of_gradients(tmp_path, *words):
 
 
 @pytest.mark.parametrize("clip", [(), ("clip",)])
-@pytest.mark.parametrize(("kind", "operation"), [("root", "sqrt"), ("left out", "log")])
+@pytest.mark.parametrize(
+    ("kind", "operation"), [("root", "sqrt"), ("left out", "log"), ("power", "pow")]
+)
 def test_the_one_line_whose_gradient_can_be_infinite_is_suspected(tmp_path, kind, operation, clip):
     """All layers' gradients were NaN while the loss was finite."""
     origin, (place,) = told_of_gradients(tmp_path, kind, *clip)
@@ -174,6 +189,24 @@ def test_the_one_line_whose_gradient_can_be_infinite_is_suspected(tmp_path, kind
     assert origin["direction"] == "gone"
     assert (place["suspect_at"], place["suspect"]) == (f"train.py:{line}", operation)
     assert place["step"] == origin["step"] and "site" not in place
+
+
+def test_the_line_whose_gradient_goes_to_the_one_weight_that_is_nan_is_suspected(tmp_path):
+    origin, (place,) = told_of_gradients(tmp_path, "of one weight")
+    texts = enumerate(OF_GRADIENTS.split("\n"), 1)
+    line = next(at for at, text in texts if text.endswith("# of one weight"))
+    assert (origin["direction"], origin["weight"]) == ("weights", "scale")
+    assert (place["suspect_at"], place["suspect"]) == (f"train.py:{line}", "log")
+
+
+def test_poles_that_reach_weights_which_are_numbers_are_not_guilty(monkeypatch):
+    monkeypatch.setattr(session, "torch", torch)
+    bad, good = torch.tensor([float("nan")], requires_grad=True), torch.ones(1, requires_grad=True)
+    guilty = []
+    for loss in (bad.sqrt(), bad.sqrt() + good, good.sqrt() + bad, (good * bad).sqrt()):
+        graph = Graph(loss.sum(), reads_tensors=False)
+        guilty.append(len(gradient_poles.guilty(graph)))
+    assert guilty == [1, 1, 0, 0]
 
 
 def test_of_two_such_lines_none_is_suspected(tmp_path):

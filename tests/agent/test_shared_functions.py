@@ -22,8 +22,14 @@ class Loss:
     def again(self, scores):
         return self.weighed(scores)
 
-    def once(self, scores):
+    def more(self, scores):
         return self.weighed(scores)
+
+    def step(self, env):
+        return env.act(1)
+
+    def act(self, env):
+        return env.act(2)
 
 def once(scores):
     return only(scores)
@@ -50,13 +56,15 @@ def label(tmp_path):
 def test_the_call_of_a_function_that_other_lines_call_is_found(label):
     path = [label(6, "interval"), label(3, "area")]
     assert shared_functions.calls_in(path) == path[:1]
+    method = [label(13, "again"), label(10, "weighed")]
+    assert shared_functions.calls_in(method) == method[:1]
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        [(19, "once"), (23, "only")],  # the one line that calls it, but for a comment
-        [(13, "again"), (10, "weighed")],  # a method, whose name may be another class's as well
+        [(25, "once"), (29, "only")],  # the one line that calls it, but for a comment
+        [(19, "step"), (22, "act")],  # a method of another object, which may be of any class
         [(7, "interval"), (3, "area")],  # a line that calls it by no name
         [(3, "area")],
     ],

@@ -5,6 +5,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,7 +28,7 @@ def seen(tmp_path, statement):
     """The label of a frame that stands in the last operation of a statement of user code."""
     path = tmp_path / "train.py"
     path.write_text(f"def step(u, v, p, out):\n    x = (\n      {statement}\n    )\n")
-    scope = {"torch": torch, "time": time, "save": torch.save}
+    scope = {"torch": torch, "time": time, "save": torch.save, "np": np}
     exec(compile(path.read_text(), str(path), "exec"), scope)
     code = scope["step"].__code__
     instructions = list(dis.get_instructions(code))
@@ -45,6 +46,7 @@ LOSS = [
     "torch.stack(\n        [u, v])",
     "u[3:]",
     "save(p)",
+    "torch.as_tensor(np.abs(u)) @ v",
 ]
 HOST = [
     "time.sleep(1)",
@@ -54,6 +56,7 @@ HOST = [
     "out.split(',')",
     "print(u)",
     "sum(out)",
+    "u & np.pad(v, 1)[1:]",
 ]
 
 

@@ -50,6 +50,12 @@ def found(build):
             "train.py:8",
         ),
         ("NU20", {"predictions_shape": [8], "errors_shape": [8, 8]}, {}, "train.py:9"),
+        (
+            "NU20",
+            {"predictions_shape": [8, 1], "errors_shape": [8, 8], "weighed": True},
+            {"weighed": True},
+            "train.py:9",
+        ),
         ("NU18", {"weights_rms": 1e-7}, {"weights_rms": 1e-3}, "train.py:7"),
         ("CE07", {"graph_again": [0.8, 0.8]}, {"graph_again": [0.1, 0.1]}, "train.py:9"),
         (

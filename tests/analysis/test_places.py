@@ -132,22 +132,20 @@ def test_the_line_that_calls_the_place_is_told_beside_it(tmp_path, path, caller)
     assert (f", called at {caller} (100 %" in site.words) is bool(caller)
 
 
+@pytest.mark.parametrize("inside", [["log.py:3 area"], ["log.py:1 area", "log.py:3 <genexpr>"]])
 @pytest.mark.parametrize(
-    ("shared", "place"),
-    [
-        ([], "log.py:3 area"),
-        ([LOOP], "log.py:3 area"),
-        (["log.py:9 each"], "log.py:9 each"),
-    ],
+    ("shared", "is_call"), [([], False), ([LOOP], False), (["log.py:9 each"], True)]
 )
-def test_of_a_function_that_several_lines_call_the_call_is_the_place(tmp_path, shared, place):
+def test_of_a_function_that_several_lines_call_the_call_is_the_place(
+    tmp_path, inside, shared, is_call
+):
     build = seen(tmp_path, [])
-    sample = _sample([MAIN, LOOP, "log.py:9 each", "log.py:3 area"], 20)
+    sample = _sample([MAIN, LOOP, "log.py:9 each", *inside], 20)
     sample["shared_calls"] = shared
     build.event("stacks", rank=0, phase="other", period_ms=50, total=20, samples=[sample])
     site = top_site(RunView(build.open()), "other", 0)
-    assert site is not None and site.site == place
-    assert (", inside log.py:3 area (100 %" in site.words) is (place != "log.py:3 area")
+    assert site is not None and (site.site == "log.py:9 each") is is_call
+    assert (f", inside {inside[-1]} (100 %" in site.words) is is_call
 
 
 def test_two_lines_of_a_function_that_several_lines_call_leave_the_call_the_place(tmp_path):

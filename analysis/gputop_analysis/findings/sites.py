@@ -200,8 +200,9 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     caller, place = _caller(line, at_line), line.removeprefix(LOOP)
     if _is_of_comprehension(place, caller):
         place, caller = caller, ""
-    if caller and _is_shared(line, at_line):
-        return Site(site=caller, share=total(at_line) / count, samples=count, detail=place)
+    shared_call = _shared_call(line, at_line)
+    if shared_call:
+        return Site(site=shared_call, share=total(at_line) / count, samples=count, detail=place)
     return Site(
         site=place,
         share=total(at_line) / count,
@@ -212,16 +213,26 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     )
 
 
-def _is_shared(line: str, at_line: Sequence[PlacedSample]) -> bool:
-    """Whether most of the samples at a line lie in a function that other lines call, too: the place
-    is the call that costs, as a tool is not to be mended for one of its users.
+def _shared_call(line: str, at_line: Sequence[PlacedSample]) -> str:
+    """The line that calls the function of most samples at a line, where other lines call it, too:
+    the place is the call that costs, as a tool is not to be mended for one of its users. Empty
+    where no other line does.
     """
-    shared = 0
+    calls: Counter[str] = Counter()
     for sample in at_line:
-        outer = _lines(replace(sample, path=sample.path[: sample.path.index(line)]))
+        outer = list(_lines(replace(sample, path=sample.path[: sample.path.index(line)])))
+        innermost = line.removeprefix(LOOP)
+        while _is_nameless(innermost) and outer:
+            innermost = outer.pop()
         if outer and outer[-1] in sample.shared_calls:
-            shared += sample.count
-    return shared > MOSTLY * total(at_line)
+            calls[outer[-1]] += sample.count
+    call, count = calls.most_common(1)[0] if calls else ("", 0)
+    return call if count > MOSTLY * total(at_line) else ""
+
+
+def _is_nameless(label: str) -> bool:
+    """Whether it lies in a comprehension or a lambda."""
+    return label.rpartition(" ")[2] in _NAMELESS
 
 
 def _is_of_comprehension(line: str, caller: str) -> bool:
@@ -271,7 +282,7 @@ def _caller(line: str, at_line: Sequence[PlacedSample]) -> str:
     callers: Counter[str] = Counter()
     for sample in at_line:
         outer = _lines(replace(sample, path=sample.path[: sample.path.index(line)]))
-        named_outer = [label for label in outer if label.rpartition(" ")[2] not in _NAMELESS]
+        named_outer = [label for label in outer if not _is_nameless(label)]
         callers[named_outer[-1] if named_outer else ""] += sample.count
     caller, count = callers.most_common(1)[0]
     return caller if count > MOSTLY * callers.total() else ""

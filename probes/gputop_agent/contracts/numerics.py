@@ -116,6 +116,8 @@ class CheckupEvent(TypedDict, total=False):
     predictions_shape: list[Whole]
     errors_shape: list[Whole]
     """Of a loss that compares each of ``n`` predictions with each of ``n`` targets."""
+    weighed: bool
+    """It multiplies each of ``n`` errors by each of ``n`` weights instead."""
     loss_at: Line
     """Where that loss is assigned."""
     clips_scaled: Whole

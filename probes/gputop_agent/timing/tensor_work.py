@@ -37,8 +37,15 @@ def label(frame):
     if label_ is None:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
-        label_ = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
+        in_loss = key[2] and not _is_for_arrays(frame.f_code, frame.f_globals)
+        label_ = _known[key] = _label(_node(*key[:2]), frame.f_globals, in_loss)
     return label_
+
+
+def _is_for_arrays(code, names):
+    """Whether a function has to do with NumPy and not with torch: its operators are of arrays."""
+    packages = {_package(names[name]) for name in code.co_names if name in names}
+    return "numpy" in packages and "torch" not in packages
 
 
 def label_in_package(frame, package):
@@ -110,11 +117,16 @@ def _is_torch_call(callee, names):
 
 
 def _is_torchs(thing):
+    return _package(thing) == "torch"
+
+
+def _package(thing):
+    """The package that a module, function or class is of; empty: none is named."""
     if isinstance(thing, types.ModuleType):
         name = thing.__name__
     else:
         name = getattr(thing, "__module__", None)
-    return isinstance(name, str) and name.partition(".")[0] == "torch"
+    return name.partition(".")[0] if isinstance(name, str) else ""
 
 
 def _is_tensor_method(name):

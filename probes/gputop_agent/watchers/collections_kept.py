@@ -14,12 +14,13 @@ from typing import Any
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import keepers
 
-MAX_DEPTH, MAX_SEEN, MAX_NS = 3, 2000, 20_000_000
+MAX_DEPTH, MAX_SEEN, MAX_NS = 5, 2000, 20_000_000
 EACH = "[...]"  # after the name of a collection: those that it holds
 MAX_ELEMENTS = 512  # of a collection that are looked into
 MAX_ITEMS = 8  # of a tuple or an object, whose sizes are added up
 MIN_SHARE = 0.3  # of what memory grew by
 OFTEN = 0.5  # entries a step of a collection of objects that do not tell their size
+DICT_PLACE_BYTES = 100  # of CPython: hash, key and value, and what is kept free
 _SIZED = (str, bytes, bytearray, int, float)
 
 
@@ -48,7 +49,7 @@ class GrowingCollection:
             for name, pile in piles.items()
             if name in self.lengths
         }
-        grown = {name: more * _size(_newest(piles[name])) for name, more in growth.items()}
+        grown = {name: more * _size_of_entry(piles[name]) for name, more in growth.items()}
         largest = max(grown, key=grown.__getitem__, default="")
         if grown.get(largest, 0) <= MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
             largest = self._only_opaque(piles, growth)
@@ -152,6 +153,13 @@ def _newest(pile: Any):
     if type(pile) is set:
         return next(iter(pile))
     return next(reversed(list(pile.values())))
+
+
+def _size_of_entry(pile):
+    """Bytes of what was put in last, of a dict with its key and its place."""
+    if not isinstance(pile, dict):
+        return _size(_newest(pile))
+    return DICT_PLACE_BYTES + _size(next(reversed(list(pile)))) + _size(_newest(pile))
 
 
 def _is_opaque(item):

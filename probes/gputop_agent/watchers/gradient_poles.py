@@ -5,7 +5,7 @@ out, since 0 times an infinity comes back.
 """
 
 from gputop_agent.runtime import interrupts
-from gputop_agent.watchers.graph_origin import STRUCTURE
+from gputop_agent.watchers.graph_origin import STRUCTURE, is_finite
 
 _POLES = frozenset("sqrt acos asin hypot xlogy".split())
 _POLES_LEFT_OUT = frozenset(
@@ -14,6 +14,39 @@ _POLES_LEFT_OUT = frozenset(
 _LEAVES_OUT = frozenset("where masked_fill".split())
 _KEEPS_OFF = frozenset("clamp clamp_min clamp_max maximum minimum".split())
 _REACH = 4  # operations between one that leaves values out and the pole
+
+
+def guilty(graph):
+    """Poles of a graph whose gradients reach those of its parameters that are no numbers, and no
+    others: after a clipped gradient all of them are, wherever they lie.
+    """
+    finite = {node: is_finite(leaf) for node, leaf in _leaves(graph)}
+    bad = {node for node, is_good in finite.items() if is_good is False}
+    return [
+        pole
+        for pole in poles(graph)
+        if (reached := _below(graph, pole) & finite.keys()) and reached <= bad
+        if len(bad) in (len(reached), len(finite))
+    ]
+
+
+def _leaves(graph):
+    """Torch's nodes of its parameters, with them."""
+    for function in graph.nodes:
+        leaf = getattr(function, "variable", None)
+        if leaf is not None:
+            yield function, leaf
+
+
+def _below(graph, pole):
+    """Torch's nodes that the gradient of one goes on to."""
+    below, todo = set(), list(pole.children)
+    while todo:
+        function = todo.pop()
+        if function in graph.nodes and function not in below:
+            below.add(function)
+            todo.extend(graph.nodes[function].children)
+    return below
 
 
 def poles(graph):

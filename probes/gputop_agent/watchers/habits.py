@@ -33,14 +33,13 @@ _OF_EACH_ERROR = {
     "SumBackward1",
     "PowBackward0",
     "AbsBackward0",
-    "MulBackward0",
-    "DivBackward0",
     "MseLossBackward0",
     "SmoothL1LossBackward0",
     "HuberLossBackward0",
 }
 """Backwards between a loss and the errors that it is the mean of."""
 _SPREADS = ("SubBackward0", "RsubBackward1", "ExpandBackward0")
+_WEIGH = ("MulBackward0", "DivBackward0")
 MAX_BEFORE_ERRORS = 12
 _SAME_VALUES = {
     "ToCopyBackward0",
@@ -66,7 +65,7 @@ class SeenHabits:
         self._forwards = -1  # before that backward
         self._again = []  # part of each further backward's nodes that one before has gone through
         self._twice = ""
-        self._crossed: Any = None  # shapes of predictions, and of their errors
+        self._crossed: Any = None  # shapes of predictions and of their errors, and by what
         self._backward_at = None
         self._loss_at = None
 
@@ -117,8 +116,7 @@ class SeenHabits:
         if self._twice:
             fields["normalised_twice"] = self._twice
         if self._crossed:
-            predictions, errors = self._crossed
-            fields.update(predictions_shape=predictions, errors_shape=errors)
+            fields.update(self._crossed)
             if self._loss_at:
                 fields["loss_at"] = self._loss_at
         if session.clips_scaled:
@@ -203,18 +201,20 @@ def _line_of_loss():
 
 
 def _crossed(node):
-    """Shapes of predictions and of their errors where each of ``n`` predictions is compared with
-    each of ``n`` targets: ``[n, 1]`` less ``[n]`` is a matrix of ``n x n``.
+    """Fields of predictions and of their errors where each of ``n`` predictions is compared with
+    each of ``n`` targets, or each error weighed by each weight: ``[n, 1]`` less ``[n]`` is a matrix
+    of ``n x n``.
     """
     for _ in range(MAX_BEFORE_ERRORS):
         name = node.name()
         following = [child for child, _ in node.next_functions if child is not None]
         if len(following) != 1:
             return None
-        if name in _SPREADS:
+        if name in _SPREADS or name in _WEIGH:
             errors, predictions = _shape(node), _shape(following[0])
             if len(errors) == 2 and errors[0] == errors[1] == math.prod(predictions) > 1:
-                return list(predictions), list(errors)
+                shapes = {"predictions_shape": list(predictions), "errors_shape": list(errors)}
+                return {**shapes, "weighed": name in _WEIGH}
         elif name not in _OF_EACH_ERROR and name not in _SAME_VALUES:
             return None
         node = following[0]

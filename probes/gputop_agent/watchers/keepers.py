@@ -25,12 +25,12 @@ MAX_SHAPES = 2
 #: what follows the name of a container in a line that fills it
 _FILLS = (
     r"(\[[^\]]*\])?"
-    r"(\.(append|appendleft|extend|add|insert|push|put|callback|enter_context)\("
+    r"(\.(append|appendleft|extend|add|insert|push|put|update|callback|enter_context)\("
     r"| *\+= *(?![\d.]+\s*$)|\[[^:]*\] = )"
 )
 _MAKES = r" *= *(collections\.)?defaultdict\("
 MAX_FRAMES = 32
-_MAPS = dict, OrderedDict, defaultdict
+_MAPS = dict, OrderedDict, defaultdict, Counter
 PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, MethodType, partial
 _FAILED = FrameType, TracebackType  # of an exception that is kept
@@ -117,7 +117,7 @@ def _most_common(tensors, ours):
 def _pile_above(thing, ours):
     """The nearest long container above, by the shortest way; None where there is none.
 
-    A long dict may be one of many, as states of a model are: then it is the list of them.
+    A long dict may be one of many, as states of a model are: then it is the list or dict of them.
     """
     level, visited, depth = [thing], set(), 0
     long_map = None
@@ -134,7 +134,8 @@ def _pile_above(thing, ours):
             if type(holder) in PILES and len(holder) >= MIN_LENGTH:
                 if type(holder) not in _MAPS:
                     return holder
-                long_map = holder if long_map is None else long_map
+                if long_map is None or _is_one_of_many(long_map, holder):
+                    long_map = holder
             if _may_be_between(holder):
                 above.append(holder)
         level = above
@@ -143,6 +144,14 @@ def _pile_above(thing, ours):
         # a traceback has one link for each function that the exception passed through
         depth += not any(type(holder) in _FAILED for holder in level)
     return long_map
+
+
+def _is_one_of_many(entry, holder):
+    """Whether a dict is a value among others of its kind in another one."""
+    values = list(holder.values())
+    return any(value is entry for value in values) and {type(one) for one in values} == {
+        type(entry)
+    }
 
 
 def _may_be_between(holder):

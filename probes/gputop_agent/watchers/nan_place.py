@@ -5,8 +5,8 @@ that went wrong is made in that mode, without its check for NaN, and up to its b
 node at the same place has the line, where the operations from there to the loss, or up to there,
 are the same again: a recurrent model's graph is as long as its batch.
 
-Of gradients that were not finite in all layers nothing is left to compare. Then the lines of such
-a forward are told whose gradient can be infinite, if one alone is.
+Of gradients that were not finite, so that weights are not, nothing is left to compare. Then the
+lines of such a forward are told whose gradient can be infinite, if one alone is.
 """
 
 import os
@@ -21,6 +21,7 @@ from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 _TRIES = 4  # backwards that are compared: a script may have several losses
 MAX_NODES = 5000  # each costs some 0.1 ms in that mode
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
+_TENSOR_FILE = os.path.join("torch", "_tensor.py")  # ``**`` and its like go through it
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
 
 
@@ -65,7 +66,7 @@ def begin(loss, operation, step, was_given):
 
 
 def begin_of_gradients(step):
-    """Look for the line by whose gradient those of all layers became not finite."""
+    """Look for the line by whose gradient weights became not finite."""
     search.step, search.tries, search.of_gradients = step, 0, True
 
 
@@ -124,7 +125,7 @@ def _tell_pole(graph):
     """The one line of the user's that calls an operation of ``gradient_poles`` itself."""
     search.tries += 1
     lines = {}
-    for node in gradient_poles.poles(graph):
+    for node in gradient_poles.guilty(graph):
         line = _innermost(node.node.metadata.get("traceback_") or ())
         if line is not None:
             lines[line] = node.name
@@ -175,7 +176,8 @@ def _before_the_model(traceback):
 
 def _innermost(traceback):
     """File and line of what called the operation; None where that is not the user's."""
-    return _users(traceback[-1:])
+    entries = [entry for entry in traceback if _TENSOR_FILE not in entry]
+    return _users(entries[-1:])
 
 
 def _users(traceback):

@@ -416,5 +416,5 @@ def _send(fields, step, batch):
         batch=batch_origin.describe(batch),
         **told_fields,
     )
-    if fields["direction"] in ("backward", "gone"):
+    if fields["direction"] in ("backward", "gone", "weights"):
         nan_place.begin_of_gradients(step)

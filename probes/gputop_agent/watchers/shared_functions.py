@@ -12,7 +12,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*$")
 
 def calls_in(lines):
     """Those of a path's lines (``train.py:118 loss``) that call the function of the next one, where
-    that is a module's own, and other lines of their file call it by name, too.
+    its file has one alone of that name, and other lines of theirs call it, too, by its bare name or
+    on ``self``: the method of another object may be that of any class.
     """
     return [line for line, called in zip(lines, lines[1:]) if _is_shared(line, called)]
 
@@ -20,22 +21,22 @@ def calls_in(lines):
 def _is_shared(line, called):
     site, _, _ = line.partition(" ")
     called_site, _, name = called.partition(" ")
-    if not _NAME.match(name) or not _is_of_module(frames.file_of(called_site), name):
+    if not _NAME.match(name) or not _is_the_only_one(frames.file_of(called_site), name):
         return False
     calls = _calls(frames.file_of(site), name)
     return len(calls) > 1 and int(site.rpartition(":")[2]) in calls
 
 
 @lru_cache(maxsize=_MAX_FILES_AND_NAMES)
-def _is_of_module(file, name):
-    head = re.compile(r"def %s\(" % name)
-    return any(head.match(line) for line in linecache.getlines(file))
+def _is_the_only_one(file, name):
+    head = re.compile(r"\s*def %s\(" % name)
+    return sum(bool(head.match(line)) for line in linecache.getlines(file)) == 1
 
 
 @lru_cache(maxsize=_MAX_FILES_AND_NAMES)
 def _calls(file, name):
-    """Numbers of the lines of a file that call a function by its bare name."""
-    call = re.compile(r"(?<![\w.])%s\(" % name)
+    """Numbers of the lines of a file that call a function by its bare name, or on ``self``."""
+    call = re.compile(r"(?<![\w.])(?:self\.)?%s\(" % name)
     return {
         number
         for number, line in enumerate(linecache.getlines(file), 1)

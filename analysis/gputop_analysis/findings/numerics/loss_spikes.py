@@ -236,28 +236,55 @@ def _scatters_more(losses: Array, at: int) -> bool:
     return height < SPIKE_K * mad_sigma(later) and float(np.mean(later >= losses[at])) < STAYS
 
 
-TAIL, LADDER, BACK = 10, 2.0, 0.25
-"""One loss in so many is the tail; how much further than the next a loss of it may lie; and the
-part of a jump that the step after it may keep.
+TAIL, LEAST_TAIL, BACK = 10, 6, 0.25
+"""One loss in so many is the tail; the fewest that tell its shape; and the part of a jump that the
+step after it may keep.
 """
+AROUND = 15
+"""Losses whose median is the level of the one in their middle."""
+A_GAP = 0.02
+"""How seldom a tail of one kind has such a gap for two kinds to be likelier."""
 
 
 def _scatters_as_far(losses: Array, spikes: Array, worst: int) -> bool:
     """Whether the worst loss is the last of a heavy tail, as where batches are of unequal kinds:
-    the losses before it lead up to it without a gap, and the step after one is back at the level.
+    the losses around it lead up to it without a gap, and the step after one is back at the level.
 
     A corrupt batch lies far beyond all others, and after a step that went too far the loss needs
     many to come back.
     """
-    before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
-    level = float(np.median(before))
-    tail = np.sort(before - level)[::-1][: 2 + len(before) // TAIL]
-    if len(tail) < 2 + TAIL // 2 or tail[-1] <= 0:
+    first, end = max(0, worst - SPIKE_WINDOW), worst + 1 + SPIKE_WINDOW
+    around = losses[first:end]
+    above = np.sort(around - _levels(around))[::-1]
+    tail = above[: 1 + len(around) // TAIL]
+    jumps = int(np.count_nonzero((spikes >= first) & (spikes < end)))
+    if len(tail) < LEAST_TAIL or tail[-1] <= 0 or _gap(tail, jumps) < A_GAP:
         return False
+    level = float(np.median(losses[max(0, worst - SPIKE_WINDOW) : worst + 1]))
     followed = spikes[(spikes + 1 < len(losses)) & (losses[spikes] > level)]
     kept = (losses[followed + 1] - level) / (losses[followed] - level)
-    is_back = len(followed) > 0 and float(np.median(kept)) < BACK
-    return is_back and float((tail[:-1] / tail[1:]).max()) < LADDER
+    return len(followed) > 0 and float(np.median(kept)) < BACK
+
+
+def _levels(losses: Array) -> Array:
+    """The median of the losses around each."""
+    padded = np.pad(losses, AROUND // 2, mode="edge")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, AROUND), axis=1)
+
+
+def _gap(tail: Array, jumps: int) -> float:
+    """How likely the largest gap below one of the first values is, in a tail of one kind, 0 to 1.
+
+    In a Pareto tail i log(x_i / x_i+1) are exponential and independent (Renyi, 1953), i counting
+    from the largest.
+    """
+    spacings = np.arange(1, len(tail)) * np.log(tail[:-1] / tail[1:])
+    candidates = spacings[:jumps]
+    widest = int(np.argmax(candidates))
+    others = float(np.delete(spacings, widest).mean())
+    if others <= 0:
+        return 0.0
+    return 1 - float(-np.expm1(-spacings[widest] / others)) ** len(candidates)
 
 
 RHYTHM = 4
@@ -290,9 +317,11 @@ def after_a_jump(why: Reasons, *, layer_is_known: bool) -> str | tuple[str | Opt
     """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
     if why.of_a_copy:
         return "nothing to mend: another optimizer's steps, as of an evaluation that trains a copy"
+    clip = Option("clip gradients", needs=(NOT_CLIPPED,))
+    if why.rewards and not (why.moves or why.rate_jumps or why.period):
+        return "a loss of both signs weighs rewards and may jump: normalise them", clip
     if why.scatters:
         return "nothing to mend: losses of single batches scatter as far again and again"
-    clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if why.moves:
         often = f"every {why.period} steps, " if why.period else ""
         return (
@@ -310,8 +339,6 @@ def after_a_jump(why: Reasons, *, layer_is_known: bool) -> str | tuple[str | Opt
             f"{words} (a target network or a reference that is copied, another stage, a new "
             "episode)",
         )
-    if why.rewards:
-        return "a loss of both signs weighs rewards and may jump: normalise them", clip
     return (
         "look at the batch of that step (labels, length, a corrupt sample)",
         clip,

@@ -155,8 +155,8 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
     family="numerics",
     cause="nan",
     trigger="at three looks in a row, the loss's graph has errors of n x n values that come from n "
-    "predictions: they were spread over targets of another shape",
-    fix="give predictions and targets the same shape",
+    "predictions or errors: they were spread over targets or weights of another shape",
+    fix="give predictions and targets, or errors and their weights, the same shape",
     explains=("NU07",),
     no_use="where each is to be compared with each",
     reads="the graph of the loss at a backward, at the looks of NU08",
@@ -177,16 +177,32 @@ def compared_crosswise(view: RunView, spec: Spec) -> Finding | None:
             " x ".join(f"{size:,}" for size in last[name])
             for name in ("predictions_shape", "errors_shape")
         )
+        title = (
+            f"each prediction is compared with each target: errors of {errors} from predictions of "
+            f"{predictions}"
+        )
+        learnt = "and the mean of the targets is all that can be learnt"
+        fix = (
+            "give both the same shape before they are subtracted: predictions.squeeze(-1), or "
+            "targets.unsqueeze(-1)"
+        )
+        if last.get("weighed"):
+            title = (
+                f"each error is weighed by each weight: {errors} products from errors of "
+                f"{predictions}"
+            )
+            learnt = "so that each error meets the sum of the weights, which weigh nothing"
+            fix = (
+                "give both the same shape before they are multiplied: errors.squeeze(-1), or "
+                "weights.unsqueeze(-1)"
+            )
         return spec.make(
             severity="high",
-            title=f"each prediction is compared with each target: errors of {errors} from "
-            f"predictions of {predictions}",
+            title=title,
             evidence=f"{looks} looks up to step {last['step']} of rank {rank} found a loss of "
-            f"{errors} errors, though the model gives {predictions} values: predictions and "
-            "targets of other shapes are spread over each other, and the mean of the targets is "
-            "all that can be learnt",
-            fix="give both the same shape before they are subtracted: predictions.squeeze(-1), or "
-            "targets.unsqueeze(-1)",
+            f"{errors} values that {predictions} values were spread to over others of another "
+            f"shape, {learnt}",
+            fix=fix,
             rank=everybody(view),
             site=last.get("loss_at") or last.get("backward_at"),
             confidence=0.9,
