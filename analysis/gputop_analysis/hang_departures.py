@@ -87,6 +87,8 @@ def departure_of(
         return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
     if other_group and _has_passed(rank, usual, ranks, others):
         return _skipped(rank, usual, missed, block="", is_of_backward=False)
+    if other_group and not away.seen_before and _is_behind(rank, ranks, others):
+        return _Departure("other operation", f"rank {rank} alone calls {did}, before {missed}")
     if other_group:
         return _Departure("other order", f"rank {rank} calls {did} before {missed}")
     return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
@@ -182,10 +184,17 @@ def _has_passed(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> bool
         pending = ranks[other].pending
         if pending is None or (pending.name, pending.group) != (usual.name, usual.group):
             continue
+        if ranks[other].step > ranks[rank].step:
+            continue  # it has gone past that line, too, and is in the next pass of the loop
         pair = _common(ranks[rank], ranks[other])
         if pair is not None and _line(pair[0].site) > _line(pair[1].site):
             return not any(block.endswith(_BRANCHES) for block in pair[0].blocks)
     return False
+
+
+def _is_behind(rank: int, ranks: Ranks, others: list[int]) -> bool:
+    """Whether all others have come to a later step."""
+    return all(ranks[other].step > ranks[rank].step for other in others)
 
 
 def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:

@@ -475,3 +475,21 @@ def test_a_call_of_another_group_that_the_rank_went_past_was_left_out(line, bloc
                     line, blocks=blocks)  # fmt: skip
     cause = judge({0: other, 1: away}, groups)
     assert (cause.kind, cause.rank) == (kind, 1)
+
+
+@pytest.mark.parametrize(("others_step", "kind"), [(9, "other operation"), (8, "skipped")])
+def test_a_call_of_another_group_that_one_rank_alone_makes(others_step, kind):
+    """The other is at a line further up, in the next pass of the loop."""
+    groups = {
+        "0": Group("default_pg", frozenset((0, 1))),
+        "1": Group("aside", frozenset((0, 1))),
+    }
+    usual = numbered([40] * 20)
+    done = (*usual[:-1], replace(usual[-1], done=True))
+    waits = replace(usual[-1], number=21, at_ns=95, done=False)
+    asks = Call("1", 1, "gloo:all_reduce", "1", "train.py:60 main", at_ns=90, done=False)
+    other = replace(in_torch((*done, waits), 40), step=others_step)
+    alone = replace(in_torch((*done, asks), 60), step=8)
+    cause = judge({0: other, 1: alone}, groups)
+    assert (cause.kind, cause.rank) == (kind, 1)
+    assert ("alone calls all_reduce of the aside group" in cause.words) is (kind != "skipped")
