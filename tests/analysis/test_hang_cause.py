@@ -492,4 +492,4 @@ def test_a_call_of_another_group_that_one_rank_alone_makes(others_step, kind):
     alone = replace(in_torch((*done, asks), 60), step=8)
     cause = judge({0: other, 1: alone}, groups)
     assert (cause.kind, cause.rank) == (kind, 1)
-    assert ("alone calls all_reduce of the aside group" in cause.words) is (kind != "skipped")
+    assert ("alone calls all_reduce of group aside" in cause.words) is (kind != "skipped")
