@@ -37,6 +37,15 @@ if kind == "thawed":
     net.body.requires_grad_(False)
     opt = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad])
 kept, shown = [], {"loss": 0.0}
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.heads = [nn.Linear(16, 4), nn.Linear(16, 4)]  # held
+    def forward(self, x): return sum(head(self.first(x)) for head in self.heads)
+if kind == "held":
+    heads = Heads()
+    opt.add_param_group({"params": list(heads.parameters())})
 own = {"shift": nn.Parameter(torch.ones(4, 16))}
 points = torch.ones(4, 16).requires_grad_(bool(kind))
 if kind == "inside": opt.add_param_group({"params": list(own.values())})
@@ -90,6 +99,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     loss = net(x).square().mean() + pulled
     if kind == "anew": opt = torch.optim.AdamW(net.parameters(), 1e-3)
     if kind in ("outside", "inside"): loss = loss + (net(x) * own["shift"]).square().mean()
+    if kind == "held": loss = loss + heads(x).square().mean()
     if kind == "points": loss = loss + (net(x) * points).square().mean()
     if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
     if kind == "crossed": loss = nn.functional.mse_loss(net(x)[:, :1], x[:, 0])
@@ -137,6 +147,7 @@ KINDS = [
     "outside",
     "inside",
     "points",
+    "held",
     "crossed",
     "crossed by hand",
     "column",
@@ -195,6 +206,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
         "dead",
         "teacher",
         "outside",
+        "held",
         "idle",
         "eval",
         "anew",
@@ -250,6 +262,13 @@ def test_predictions_that_are_compared_with_all_targets(guests, kind):
 def test_errors_of_other_shapes_are_none_of_that(guests):
     others = [kind for kind in KINDS if not kind.startswith(("crossed", "weighed"))]
     assert not any("predictions_shape" in look for kind in others for look in looks(guests, kind))
+
+
+def test_modules_in_a_plain_list(guests):
+    last = looks(guests, "held")[-1]
+    assert last["stray"] == 2 * (16 * 4 + 4) and last["stray_held_in"] == "Heads.heads, a list"
+    assert last["stray_held_at"] == f"habits.py:{line_with('# held')}"
+    assert "stray_held_in" not in looks(guests, "teacher")[-1]
 
 
 def test_a_parameter_in_a_plain_dict(guests):

@@ -60,6 +60,12 @@ class CheckupEvent(TypedDict, total=False):
     """Where the optimizer is made that has the rest of their model."""
     stray_thawed_at: Line
     """The only ``requires_grad_(True)`` of the script, where an optimizer has the rest."""
+    stray_held_in: Line
+    """``Critics.heads, a list``: the attribute of a module that has the modules of most of them in a
+    plain collection.
+    """
+    stray_held_at: Line
+    """Where that attribute is assigned."""
     stray_outside: Whole
     """Those of them that are in no module."""
     stray_made_at: Line

@@ -6,6 +6,7 @@ import sys
 
 from gputop_agent.runtime import frames, guard, living
 from gputop_agent.timing import startup
+from gputop_agent.watchers import shared_functions
 
 _MAX_CONSTRUCTORS = 8
 
@@ -62,13 +63,17 @@ def _noting(original, sites):
 
 
 def _site(built, frame):
-    """Of the line that calls the constructor, past constructors of subclasses."""
+    """Of the line that calls the constructor, past constructors of subclasses, or the function that
+    does, where several lines call that.
+    """
     for _ in range(_MAX_CONSTRUCTORS):
         code = frame.f_code
         if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not built:
             break
         frame = frame.f_back
-    for frame_ in frames.stack(frame):
-        if frames.is_user(frame_):
-            return frames.site(frame_)
-    return None
+    users = [frame_ for frame_ in frames.stack(frame) if frames.is_user(frame_)]
+    if not users:
+        return None
+    callers_and_line = [frames.label(frame_) for frame_ in users[1::-1]]
+    shared = shared_functions.calls_in(callers_and_line)
+    return shared[0].partition(" ")[0] if shared else frames.site(users[0])

@@ -11,7 +11,7 @@ from gputop_agent.runtime import late, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
-from gputop_agent.watchers import built_places, graph_leaves, used_at
+from gputop_agent.watchers import built_places, graph_leaves, plain_holders, used_at
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
@@ -197,6 +197,7 @@ class Strays:
             parameters = [parameter for _, parameter in strays]
             fields["stray_at"] = used_at.line_of_use(parameters)
             fields.update(_left_out(parameters))
+            fields.update(plain_holders.holder_of(parameters))
             fields.update(_made_outside(strays, outside))
             fields["stray_looks"] = self.looks
             fields["stray_waiting"] = _values_in(

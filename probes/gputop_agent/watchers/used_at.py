@@ -68,6 +68,15 @@ def _line_in_class(kind, name):
     return source.place(forward.__code__.co_filename, forward.__code__.co_firstlineno)
 
 
+def line_in_methods(kind, pattern):
+    """The first line with a pattern in the methods of a class of the user's; None without."""
+    for method in [method for method in vars(kind).values() if _is_users(method)][:_MAX_METHODS]:
+        line = _line_with(pattern, method)
+        if line:
+            return source.place(method.__code__.co_filename, line)
+    return None
+
+
 def _line_with(pattern, function):
     """The first line of a function that has the words; 0: none has, or it cannot be read."""
     try:

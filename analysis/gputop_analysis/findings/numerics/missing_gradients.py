@@ -270,7 +270,9 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             title = f"{100 * share:.0f} % of the gradients are for nobody"
             place = "in no optimizer"
             by_hand = not view.hello(rank).get("optimizer")
-            if idle:
+            if last.get("stray_held_in"):
+                fix = _held_in_plain(last)
+            elif idle:
                 fix = _replaced_part(names)
             elif last.get("stray_outside", 0) > stray / 2:
                 fix = _IN_NO_MODULE
@@ -309,8 +311,9 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
 
 def _stray_site(look: Mapping[str, Any]) -> str | None:
     """The line that is to be changed, as far as it is known; else where they are used."""
-    names = ("stray_thawed_at", "stray_optimizer_at", "stray_made_at", "stray_at", "backward_at")
-    return next((look[name] for name in names if look.get(name)), None)
+    names = ("held", "thawed", "optimizer", "made")
+    sites = (*(f"stray_{name}_at" for name in names), "stray_at", "backward_at")
+    return next((look[site] for site in sites if look.get(site)), None)
 
 
 def _part(missing: int, total: int) -> str:
@@ -338,6 +341,15 @@ _IN_NO_MODULE = (
     "keep them in an attribute of the module, an nn.ParameterList or an nn.ParameterDict: "
     "parameters() passes over what lies in a plain list or dict; or name them to the optimizer"
 )
+
+
+def _held_in_plain(look: Mapping[str, Any]) -> str:
+    """Modules in a plain list or dict of another."""
+    return (
+        f"make {look['stray_held_in']}, an nn.ModuleList or nn.ModuleDict: parameters(), "
+        "state_dict() and to() pass over what lies in a plain one; where it is hidden on purpose, "
+        "call requires_grad_(False) on it"
+    )
 
 
 def _rest_has_one(look: Mapping[str, Any]) -> str:

@@ -1,0 +1,44 @@
+"""Modules that another one holds in a plain list, tuple or dict, which hides their parameters."""
+
+import re
+from typing import Any
+
+from gputop_agent.runtime.living import alive
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import used_at
+
+_MAX_MODULES, _MAX_HELD = 2000, 1000
+_PLAIN = (list, tuple, dict)
+
+
+def holder_of(parameters):
+    """``{"stray_held_in": "Critics.heads, a list", "stray_held_at": "model.py:51"}`` of the first
+    module with such a collection that holds most of these parameters; empty without one.
+    """
+    wanted = {id(parameter) for parameter in parameters}
+    count = 0
+    for root in alive([*session.roots, *session.untrained]):
+        for module in root.modules():
+            count += 1
+            if count > _MAX_MODULES:
+                return {}
+            for name, value in list(module.__dict__.items()):
+                if type(value) in _PLAIN and 2 * len(_ids_within(value) & wanted) > len(wanted):
+                    return _told(module, name, value)
+    return {}
+
+
+def _ids_within(value: Any):
+    """Ids of the parameters of the modules in a collection."""
+    held = list(value.values() if type(value) is dict else value)[:_MAX_HELD]
+    modules = [one for one in held if isinstance(one, session.torch.nn.Module)]
+    return {id(parameter) for module in modules for parameter in module.parameters()}
+
+
+def _told(module, name, value):
+    kind = type(module)
+    pattern = re.compile(r"\bself\.%s *(:[^=]+)?=[^=]" % re.escape(name))
+    return {
+        "stray_held_in": "%s.%s, a %s" % (kind.__name__, name, type(value).__name__),
+        "stray_held_at": used_at.line_in_methods(kind, pattern),
+    }
