@@ -33,6 +33,8 @@ if kind == "dead":
     net.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
     nn.init.constant_(net.body[0].bias, -1e3)
     opt = torch.optim.AdamW(net.parameters())
+if kind == "rounded":
+    opt.add_param_group({"params": list(teacher.parameters())})
 if kind == "thawed":
     net.body.requires_grad_(False)
     opt = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad])
@@ -100,6 +102,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "anew": opt = torch.optim.AdamW(net.parameters(), 1e-3)
     if kind in ("outside", "inside"): loss = loss + (net(x) * own["shift"]).square().mean()
     if kind == "held": loss = loss + heads(x).square().mean()
+    if kind == "rounded": loss = (net.unused(x).mean() + teacher(net(x)).round()).square().mean()
     if kind == "points": loss = loss + (net(x) * points).square().mean()
     if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
     if kind == "crossed": loss = nn.functional.mse_loss(net(x)[:, :1], x[:, 0])
@@ -147,6 +150,7 @@ KINDS = [
     "outside",
     "inside",
     "points",
+    "rounded",
     "held",
     "crossed",
     "crossed by hand",
@@ -207,6 +211,8 @@ def test_four_looks_and_every_step_counted(guests, kind):
         "teacher",
         "outside",
         "held",
+        "rounded",
+        "pairs",  # the bias falls out of them
         "idle",
         "eval",
         "anew",
@@ -238,7 +244,7 @@ def test_gradients_that_no_optimizer_has_use_for(guests):
     assert not last["stray_waiting"]
     # an optimizer that is made anew has not stepped yet when a look meets it
     assert "stray_optimizer_at" not in last
-    strays = ("teacher", "outside", "idle", "anew", "thawed")
+    strays = ("teacher", "outside", "held", "idle", "anew", "thawed")
     others = [kind for kind in KINDS if kind not in strays]
     assert not any("stray" in look for kind in others for look in looks(guests, kind))
 
@@ -307,6 +313,13 @@ def test_an_evaluation_in_training_mode(guests):
     assert last["evaluated_in_training_at"] == f"habits.py:{line}"
     others = [kind for kind in KINDS if kind != "scored"]
     assert not any("evaluated_in_training" in look for one in others for look in looks(guests, one))
+
+
+def test_an_operation_that_lets_no_gradient_through(guests):
+    last = looks(guests, "rounded")[-1]
+    assert last["zero_gradient_looks"] == 3 and last["zero_gradient_by"] == "round"
+    assert last["zero_gradient_made_at"] == f"habits.py:{line_with('.round()')}"
+    assert "zero_gradient_by" not in looks(guests, "dead")[-1]
 
 
 def test_a_layer_whose_units_are_dead(guests):

@@ -575,6 +575,13 @@ def test_a_layer_that_is_dead(tmp_path, zero, experts, severity):
     assert (dead.severity if dead else None) == severity
 
 
+def test_an_operation_that_lets_no_gradient_through_is_the_place(tmp_path):
+    fields = {"zero_gradient": 300, "zero_gradient_looks": 3, "trainable": 1000}
+    fields |= {"zero_gradient_by": "round", "zero_gradient_made_at": "model.py:9"}
+    dead = found(looked_at(tmp_path, zero_gradient_names=["body.0.weight"], **fields))["NU13"]
+    assert dead.site == "model.py:9" and dead.fix.startswith("round() at model.py:9 has a gradient")
+
+
 @pytest.mark.parametrize(
     ("graphs", "leaks"), [((201, 401), True), ((1, 1), False), ((201, 210), False)]
 )

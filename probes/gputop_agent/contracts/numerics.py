@@ -48,6 +48,11 @@ class CheckupEvent(TypedDict, total=False):
     """Values of parameters whose whole gradient was zero at so many looks in a row."""
     zero_gradient_at: Line
     """As ``without_gradient_at``."""
+    zero_gradient_by: Line
+    zero_gradient_made_at: Line
+    """``round``: what all of them get their gradient through, whose own is zero everywhere; and the
+    only line of the script that calls it.
+    """
     stray: Whole
     stray_names: list[Line]
     stray_looks: Whole
@@ -61,8 +66,8 @@ class CheckupEvent(TypedDict, total=False):
     stray_thawed_at: Line
     """The only ``requires_grad_(True)`` of the script, where an optimizer has the rest."""
     stray_held_in: Line
-    """``Critics.heads, a list``: the attribute of a module that has the modules of most of them in a
-    plain collection.
+    """``Critics.heads, a list``: what of a module's has the modules of most of them in a plain
+    collection.
     """
     stray_held_at: Line
     """Where that attribute is assigned."""

@@ -144,6 +144,7 @@ def before_backward(args, kwargs):
         steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
         if late.may_look():
             steps.book_agent_time(current.discarded.before_backward, args)
+            steps.book_agent_time(current.zeros.before_backward, args)
             if current.optimizer is not None:
                 steps.book_agent_time(current.strays.before_backward, args)
             else:

@@ -11,7 +11,13 @@ from gputop_agent.runtime import late, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
-from gputop_agent.watchers import built_places, graph_leaves, plain_holders, used_at
+from gputop_agent.watchers import (
+    built_places,
+    flat_operations,
+    graph_leaves,
+    plain_holders,
+    used_at,
+)
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
@@ -70,7 +76,13 @@ class Zeros:
     def __init__(self):
         self.suspected = {}  # id of a parameter -> looks in a row
         self._looks = 0  # at a GPU
+        self._flat = flat_operations.FlatOperations()
         self._unread: Any = None  # (parameters, sums of their gradients' sizes as late values)
+
+    def before_backward(self, args):
+        """A look's loss: why may the gradients of those that are suspected be zero?"""
+        if self.suspected:
+            self._flat.before_backward(args)
 
     def look(self, parameters):
         """Fields of the event: values, names and looks of those that were zero three times."""
@@ -101,6 +113,7 @@ class Zeros:
             "zero_gradient_names": names(dead[:MAX_NAMES]),
             "zero_gradient_at": used_at.line_of_use(dead),
             "zero_gradient_looks": min(self.suspected[id(parameter)] for parameter in dead) - 1,
+            **self._flat.of(dead),
         }
 
     def _unsuspected(self, parameters):

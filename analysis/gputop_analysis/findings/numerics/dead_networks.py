@@ -73,9 +73,10 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             evidence=f"{last['gradients_looked_at']:,} gradient values of up to eight parameters "
             f"were all zero at {looks} looks in a row up to step {last['step']}, rank "
             f"{rank}{loss}" + ("; clip_grad_norm_ is called with max_norm=0" if clipped else ""),
-            fix=_ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
+            fix=_through_flat(last)
+            or _ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
             rank=rank,
-            site=clip.get("site") if clipped else last.get("backward_at"),
+            site=clip.get("site") if clipped else _made_at(last) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 statistic="looks in a row at which no gradient value was other than zero",
@@ -119,6 +120,23 @@ def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
     )
 
 
+def _made_at(look: Event) -> str | None:
+    """The line of an operation that lets no gradient through."""
+    return look.get("zero_gradient_made_at")
+
+
+def _through_flat(look: Event) -> str:
+    """What to do about an operation that lets no gradient through; empty where none is known."""
+    operation = look.get("zero_gradient_by")
+    if not operation:
+        return ""
+    at = f" at {_made_at(look)}" if _made_at(look) else ""
+    return (
+        f"{operation}(){at} has a gradient of zero everywhere: let it pass straight through, "
+        f"x + (x.{operation}() - x).detach(), or leave it out while training"
+    )
+
+
 def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
     """Layers of which no unit lets a gradient through, in a network that learns elsewhere."""
 
@@ -138,11 +156,12 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
             f"{', '.join(names[:2])}",
             evidence=f"the gradients of {dead:,} of {total:,} values were zero, all of them, at "
             f"{looks} looks in a row up to step {last['step']}, rank {rank}: {', '.join(names)}",
-            fix="look at the activations behind these layers: units that are dead (a smaller "
+            fix=_through_flat(last)
+            or "look at the activations behind these layers: units that are dead (a smaller "
             "learning rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of "
             "zero in the loss; freeze them if that is meant",
             rank=rank,
-            site=last.get("zero_gradient_at") or last.get("backward_at"),
+            site=_made_at(last) or last.get("zero_gradient_at") or last.get("backward_at"),
             confidence=0.85,
             proof=Proof(
                 statistic="values whose whole tensor had a gradient of zero / values in the "

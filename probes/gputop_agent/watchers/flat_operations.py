@@ -1,0 +1,55 @@
+"""Operations whose gradient is zero wherever they have one, between parameters and a loss."""
+
+import re
+
+from gputop_agent.runtime import source
+
+_MAX_NODES = 5000
+_FLAT = re.compile(r"(Round|Floor|Ceil|Trunc|Sign|Sgn|Heaviside)Backward\d+")
+
+
+class FlatOperations:
+    """What the graph of the last loss had of them."""
+
+    def __init__(self):
+        self._below = []  # (operation, ids of the parameters that its gradient goes to)
+
+    def before_backward(self, args):
+        """Go through the graph of a loss."""
+        node = getattr(args[0], "grad_fn", None) if args else None
+        found = [one for one in _reached(node) if _FLAT.fullmatch(one.name())] if node else []
+        self._below = [(_operation(flat), _parameters_below(flat)) for flat in found]
+
+    def of(self, parameters):
+        """``{"zero_gradient_by": "round", "zero_gradient_made_at": "model.py:9"}`` of the one kind
+        of operation that gives all of these parameters their gradient, and the only line that may
+        call it; empty without.
+        """
+        wanted = {id(parameter) for parameter in parameters}
+        kinds = {operation for operation, below in self._below if wanted <= below}
+        if len(kinds) != 1:
+            return {}
+        (operation,) = kinds
+        made_at = source.place_matching(r"\.%s_?\(" % operation)
+        return {"zero_gradient_by": operation, "zero_gradient_made_at": made_at}
+
+
+def _reached(node):
+    """Nodes of a graph, at most ``_MAX_NODES``."""
+    todo, visited = [node], {node}
+    while todo and len(visited) <= _MAX_NODES:
+        current = todo.pop()
+        yield current
+        for following, _ in getattr(current, "next_functions", ()):
+            if following is not None and following not in visited:
+                visited.add(following)
+                todo.append(following)
+
+
+def _operation(node):
+    return node.name().partition("Backward")[0].lower()
+
+
+def _parameters_below(node):
+    leaves = (getattr(reached, "variable", None) for reached in _reached(node))
+    return {id(leaf) for leaf in leaves if leaf is not None}
