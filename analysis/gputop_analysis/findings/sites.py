@@ -373,14 +373,14 @@ def _backward_calls(view: RunView, rank: int) -> set[Path]:
     return {sample.path for sample in samples if sample.inside.startswith(inside)}
 
 
-def reading_loops(view: RunView, phase: str, rank: int) -> Site | None:
-    """Python loops inside a phase that take values out of tensors, and what makes a tensor of them
+def reading_loops(view: RunView, phases: Sequence[str], rank: int) -> Site | None:
+    """Python loops inside phases that take values out of tensors, and what makes a tensor of them
     again in the same function; None where they were seen less than five times.
 
     Loops that run modules, and those of the training itself, are none.
     """
-    samples = list(samples_of(view, (phase,), rank))
-    loops = _loops_that_read(samples, _paths_of_models(view, samples, phase=phase, rank=rank))
+    samples = list(samples_of(view, phases, rank))
+    loops = _loops_that_read(samples, _paths_of_models(view, samples, phases=phases, rank=rank))
     loop_functions = {functions((*loop, loop[-1].removeprefix(LOOP))) for loop in loops}
     inside = []
     for sample in samples:
@@ -408,10 +408,10 @@ def _line_of_loop(sample: PlacedSample, loops: set[Path]) -> str:
 
 
 def _paths_of_models(
-    view: RunView, samples: list[PlacedSample], *, phase: str, rank: int
+    view: RunView, samples: list[PlacedSample], *, phases: Sequence[str], rank: int
 ) -> set[Path]:
     """Paths that other phases of the training have too, or that run modules."""
-    paths = paths_within(view, rank, [other for other in TRAINING if other != phase])
+    paths = paths_within(view, rank, [other for other in TRAINING if other not in phases])
     for sample in samples:
         if sample.in_module:
             paths.update(prefixes(sample.path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics.loss_spikes import networks_beside
 from gputop_analysis.findings.pictures import STEP_TIME, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import (
@@ -13,6 +14,7 @@ from gputop_analysis.findings.shares import (
     on_device,
     some_ranks,
     steady_share,
+    whole_share,
 )
 from gputop_analysis.findings.sites import reading_loops
 from gputop_analysis.model import Finding, Input
@@ -78,8 +80,12 @@ def _loops(view: RunView, rank: int) -> _Loops | None:
     """None where they take too little, or were not seen often enough."""
     if on_device(view, rank):
         return None
-    seen = {phase: site for phase in PHASES if (site := reading_loops(view, phase, rank))}
-    wholes = {phase: whole for phase in seen if (whole := steady_share(view, rank, phase))}
+    seen = {
+        phase: site
+        for phase in PHASES
+        if (site := reading_loops(view, _sampled_as(view, phase), rank))
+    }
+    wholes = {phase: whole for phase in seen if (whole := _share(view, rank, phase))}
     if not wholes:
         return None
     sites = [seen[phase] for phase in wholes]
@@ -99,6 +105,22 @@ def _loops(view: RunView, rank: int) -> _Loops | None:
     if loops.likely.surely_above(IN_LOOPS) and loops.least.surely_above(SURELY):
         return loops
     return None
+
+
+def _share(view: RunView, rank: int, phase: str) -> Share | None:
+    """Of the steady steps; of all but the first where each evaluates, as a policy that acts does."""
+    return steady_share(view, rank, phase) or whole_share(
+        view, rank, lambda rows: rows[f"{phase}_ns"]
+    )
+
+
+def _sampled_as(view: RunView, phase: str) -> tuple[str, ...]:
+    """Phases whose samples tell of one: forwards without gradients that turn out to be training, as
+    of a policy that acts, are sampled as evaluation and counted as forward.
+    """
+    if phase == "forward" and networks_beside(view):
+        return phase, "eval"
+    return (phase,)
 
 
 def _together(shares: list[Share]) -> Share:

@@ -86,6 +86,13 @@ BUFFERS = "_distributed_broadcast_coalesced"
 """Function of DDP that sends them."""
 
 
+def buffers_explain(run: Facts, site: Site | None, exposed_ms: float) -> bool:
+    """Whether the time lies in DDP's sending of buffers, and their bytes explain it."""
+    sent = (run.hello.get("model") or {}).get("buffer_bytes") or 0
+    in_buffers = site is not None and BUFFERS in site.detail
+    return in_buffers and sent >= SMALL_BYTES and _sent_ms(run, sent) >= BY_VOLUME * exposed_ms
+
+
 def called_options(
     run: Facts, site: Site | None, called: Called | None, exposed_ms: float
 ) -> list[Option]:
@@ -94,8 +101,8 @@ def called_options(
     if site is not None and BUFFERS in site.detail:
         words = (
             "DDP sends the model's buffers to all ranks before each forward: where they are the "
-            "same on all, as a table of constants is, DistributedDataParallel(..., "
-            "broadcast_buffers=False)"
+            "same on all, as a table of constants or an average of the weights is, "
+            "DistributedDataParallel(..., broadcast_buffers=False)"
         )
         return [Option(words, wins_ms=exposed_ms)]
     seldom = f"every {RARER} steps, where their results are only shown"

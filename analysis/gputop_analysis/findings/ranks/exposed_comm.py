@@ -16,6 +16,7 @@ from gputop_analysis.findings.pictures import RANK_WAITS, phases
 from gputop_analysis.findings.ranks.called import Called, called_a_step
 from gputop_analysis.findings.ranks.comm_options import (
     FEW_MESSAGES,
+    buffers_explain,
     bytes_a_sum,
     called_options,
     comm_options,
@@ -132,7 +133,9 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     queue, ms = _core_wait(view), block_bootstrap(least_ms, np.ones(len(least_ms)))
     run = Facts(view, view.ranks[0])
     called = called_a_step(view, view.ranks[0]) if wait.by_script else None
-    is_explained = called is not None and explain_the_time(run, called, ms.value)
+    is_explained = buffers_explain(run, site, ms.value) or (
+        called is not None and explain_the_time(run, called, ms.value)
+    )
     threshold = EXPOSED / (1 - min(queue, MOST_QUEUED)) if is_explained else EXPOSED + queue
     if not (ms.low > threshold * wall_ms and ms.low > MIN_EFFECT_MS):
         return None

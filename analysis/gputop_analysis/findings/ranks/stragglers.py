@@ -217,7 +217,7 @@ def _where(view: RunView, straggler: Straggler) -> Site | None:
     """Where the samples of its slow phase lie."""
     phase, rank = straggler.phase, straggler.rank
     if phase == "backward":
-        return reading_loops(view, phase, rank)
+        return reading_loops(view, (phase,), rank)
     if phase == "h2d":
         return None
     in_update = phase == "optimizer"  # whose work is on tensors
