@@ -18,6 +18,7 @@ from gputop_agent.runtime.session import session
 
 MAX_NODES, NEWEST = 10_000, 64
 PARTS, MOST_PARTS = 10, 8  # of the time since the last look, by the numbers of the nodes
+_SOON = 6  # lines in which a view is written to after it is taken
 
 
 class Chain:
@@ -108,16 +109,39 @@ def name_of(tensor):
 
 def place_of(name):
     """``train.py:88``, the only line in the user's files on the stack that makes what is kept by
-    this name from itself; empty where there are none or several.
+    this name from itself, or else that writes to a view of it; empty where there are none or
+    several.
     """
+    if not name:
+        return ""
     word = re.escape(name)
     makes = re.compile(r"\s*[\w.\[\]'\"]*\b%s\b['\"\]]*\s*(\+=|=[^=].*\b%s\b)" % (word, word))
+    lines = [place for place in _lines_of_users() if makes.match(place[2])]
+    cuts = re.compile(r"detach\(|\.data\b")
+    lines = [place for place in lines if not cuts.search(place[2])] or _writes_to_views(word)
+    return "%s:%d" % lines[0][:2] if len(lines) == 1 else ""
+
+
+def _writes_to_views(word):
+    """Lines like ``part += share`` soon after ``part = self.sums[0]``."""
+    takes = re.compile(r"\s*(\w+) *= *[\w.]*\b%s\b\[" % word)
+    writes = r"\s*%s *[-+*/]=|\s*%s\.\w+_\("
+    lines, found = list(_lines_of_users()), []
+    for at, (_, _, text) in enumerate(lines):
+        view = takes.match(text)
+        if view is not None:
+            pattern = re.compile(writes % (view[1], view[1]))
+            found += [line for line in lines[at + 1 : at + 1 + _SOON] if pattern.match(line[2])][:1]
+    return found
+
+
+def _lines_of_users():
+    """File, number and text of the lines of the user's files on the stack, without those of which
+    more follows as an argument does.
+    """
     files = {frame.f_code.co_filename for frame in frames.stack(sys._getframe(1), 32)}
-    places = [
-        "%s:%d" % (frames.short_name(file), number)
-        for file in sorted(files)
-        if frames.origin(file) == frames.USER
-        for number, line in enumerate(linecache.getlines(file), 1)
-        if makes.match(line) and not line.rstrip().endswith(",")
-    ]
-    return places[0] if name and len(places) == 1 else ""
+    for file in sorted(files):
+        if frames.origin(file) == frames.USER:
+            for number, text in enumerate(linecache.getlines(file), 1):
+                if not text.rstrip().endswith(","):
+                    yield frames.short_name(file), number, text

@@ -108,7 +108,7 @@ def _loops(view: RunView, rank: int) -> _Loops | None:
 
 
 def _share(view: RunView, rank: int, phase: str) -> Share | None:
-    """Of the steady steps; of all but the first where each evaluates, as a policy that acts does."""
+    """Of the steady steps; of all but the first where each evaluates, as a policy does to act."""
     return steady_share(view, rank, phase) or whole_share(
         view, rank, lambda rows: rows[f"{phase}_ns"]
     )
