@@ -108,7 +108,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "crossed": loss = nn.functional.mse_loss(net(x)[:, :1], x[:, 0])
     if kind == "crossed by hand": loss = (x[:, 0] - net(x)[:, :1]).square().mean()
     if kind == "column": loss = (net(x)[:, :1] - x[:, :1]).square().mean()
-    if kind == "weighed": loss = ((net(x)[:, :1] - x[:, :1]).square() * x[:, 0].abs()).mean()
+    if kind == "weighed": loss = ((net(x)[:, :1] - x[:, :1]).square() * x[:, 0].abs()).mean() + loss
     if kind == "pairs": loss = (net(x)[:, :1] - net(x)[:, :1].T).square().mean()
     if kind == "one for all": loss = nn.functional.mse_loss(net(x).mean(), x)
     if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)

@@ -145,8 +145,10 @@ def place_in_workers(view: RunView, rank: int) -> Site | None:
             lines[functions(path)] += 1
     line = surest(samples, lines)
     if line is not None:
-        return _at_line(line, samples, count)
-    return _pair(samples, count) or _spread(samples, count)
+        site = _at_line(line, samples, count)
+    else:
+        site = _pair(samples, count) or _spread(samples, count)
+    return _where_it_is_called(site, samples)
 
 
 def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
@@ -159,7 +161,8 @@ def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
     line, count = lines.most_common(1)[0]
     if count < ENOUGH:
         return None
-    return replace(_at_line(line, users, total(samples)), share=count / total(samples))
+    site = replace(_at_line(line, users, total(samples)), share=count / total(samples))
+    return _where_it_is_called(site, users)
 
 
 def _place(
@@ -170,6 +173,17 @@ def _place(
     working: set[Path] | None,
 ) -> Site:
     """Where most of the judged samples lie, as a part of all."""
+    site = _innermost_place(view, rank, samples, judged, working)
+    return _where_it_is_called(site, judged)
+
+
+def _innermost_place(
+    view: RunView,
+    rank: int | None,
+    samples: list[PlacedSample],
+    judged: list[PlacedSample],
+    working: set[Path] | None,
+) -> Site:
     line = surest(judged, lines_by_function(view, rank), working)
     count, trained = total(samples), _functions_of_training(view, rank)
     if line is not None:
@@ -200,9 +214,6 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     caller, place = _caller(line, at_line), line.removeprefix(LOOP)
     if _is_of_comprehension(place, caller):
         place, caller = caller, ""
-    shared_call = _shared_call(line, at_line)
-    if shared_call:
-        return Site(site=shared_call, share=total(at_line) / count, samples=count, detail=place)
     return Site(
         site=place,
         share=total(at_line) / count,
@@ -213,15 +224,29 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     )
 
 
+def _where_it_is_called(site: Site, judged: Sequence[PlacedSample]) -> Site:
+    """The place, or the call of its function where that is one of several lines that call it: a
+    tool is not to be mended for one of its users.
+    """
+    if site.site is None:
+        return site
+    labels = {site.site, f"{LOOP}{site.site}"}
+    call = _shared_call(site.site, [one for one in judged if not labels.isdisjoint(one.path)])
+    if not call:
+        return site
+    through = total(sample for sample in judged if call in sample.path)
+    return Site(site=call, share=through / site.samples, samples=site.samples, detail=site.site)
+
+
 def _shared_call(line: str, at_line: Sequence[PlacedSample]) -> str:
-    """The line that calls the function of most samples at a line, where other lines call it, too:
-    the place is the call that costs, as a tool is not to be mended for one of its users. Empty
-    where no other line does.
+    """The line that calls the function of most samples at a line, where other lines call it, too;
+    empty where none does.
     """
     calls: Counter[str] = Counter()
     for sample in at_line:
-        outer = list(_lines(replace(sample, path=sample.path[: sample.path.index(line)])))
-        innermost = line.removeprefix(LOOP)
+        reached = line if line in sample.path else f"{LOOP}{line}"
+        outer = list(_lines(replace(sample, path=sample.path[: sample.path.index(reached)])))
+        innermost = line
         while _is_nameless(innermost) and outer:
             innermost = outer.pop()
         if outer and outer[-1] in sample.shared_calls:
@@ -252,17 +277,15 @@ def _is_of_comprehension(line: str, caller: str) -> bool:
 
 def _two_below(line: str, judged: Sequence[PlacedSample], count: int) -> Site | None:
     """The first of two lines of the function that a line calls, where they hold most of the samples
-    together, and no other line calls it; else None.
+    together; else None.
     """
     below: Counter[str] = Counter()
-    shared = 0
     for sample in judged:
         deeper = _lines_below(line, sample)
         if deeper:
             below[deeper[0]] += sample.count
-            shared += sample.count * (line in sample.shared_calls)
     in_functions = {functions((label,)) for label, _ in below.most_common(2)}
-    if len(below) < 2 or len(in_functions) > 1 or shared > MOSTLY * below.total():
+    if len(below) < 2 or len(in_functions) > 1:
         return None
     site = _first_of_two(below, total(judged), count)
     return replace(site, caller=line) if site is not None else None

@@ -17,7 +17,7 @@ from gputop_agent.watchers import keepers
 MAX_DEPTH, MAX_SEEN, MAX_NS = 5, 2000, 20_000_000
 EACH = "[...]"  # after the name of a collection: those that it holds
 MAX_ELEMENTS = 512  # of a collection that are looked into
-MAX_ITEMS = 8  # of a tuple or an object, whose sizes are added up
+MAX_ITEMS = 8  # of a tuple or an object, whose sizes stand for all of its
 MIN_SHARE = 0.3  # of what memory grew by
 OFTEN = 0.5  # entries a step of a collection of objects that do not tell their size
 DICT_PLACE_BYTES = 100  # of CPython: hash, key and value, and what is kept free
@@ -184,4 +184,6 @@ def _size(item, depth=1) -> int:
         parts = list((getattr(item, "__dict__", None) or {}).values())
     if not depth:
         return 0
-    return 64 + sum(_size(part, depth - 1) for part in parts[:MAX_ITEMS])
+    some = parts[:MAX_ITEMS]
+    of_each = sum(_size(part, depth - 1) for part in some) / max(1, len(some))
+    return 64 + round((8 + of_each) * len(parts))  # 8: the reference to it

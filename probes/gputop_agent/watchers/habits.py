@@ -40,6 +40,7 @@ _OF_EACH_ERROR = {
 """Backwards between a loss and the errors that it is the mean of."""
 _SPREADS = ("SubBackward0", "RsubBackward1", "ExpandBackward0")
 _WEIGH = ("MulBackward0", "DivBackward0")
+_ADDS = "AddBackward0"
 MAX_BEFORE_ERRORS = 12
 _SAME_VALUES = {
     "ToCopyBackward0",
@@ -203,21 +204,32 @@ def _line_of_loss():
 def _crossed(node):
     """Fields of predictions and of their errors where each of ``n`` predictions is compared with
     each of ``n`` targets, or each error weighed by each weight: ``[n, 1]`` less ``[n]`` is a matrix
-    of ``n x n``.
+    of ``n x n``. Of a loss that is a sum, in any of its terms.
     """
+    todo = [node]
     for _ in range(MAX_BEFORE_ERRORS):
+        if not todo:
+            return None
+        node = todo.pop(0)
         name = node.name()
         following = [child for child, _ in node.next_functions if child is not None]
-        if len(following) != 1:
-            return None
-        if name in _SPREADS or name in _WEIGH:
-            errors, predictions = _shape(node), _shape(following[0])
-            if len(errors) == 2 and errors[0] == errors[1] == math.prod(predictions) > 1:
-                shapes = {"predictions_shape": list(predictions), "errors_shape": list(errors)}
-                return {**shapes, "weighed": name in _WEIGH}
-        elif name not in _OF_EACH_ERROR and name not in _SAME_VALUES:
-            return None
-        node = following[0]
+        fields = _spread(node, following[0], name) if len(following) == 1 else None
+        if fields:
+            return fields
+        is_one_of_each = name in _SPREADS or name in _OF_EACH_ERROR or name in _SAME_VALUES
+        if name == _ADDS or (len(following) == 1 and (is_one_of_each or name in _WEIGH)):
+            todo += following
+    return None
+
+
+def _spread(node, following, name):
+    """The fields, where a node spreads what it is given over something of another shape."""
+    if name not in _SPREADS and name not in _WEIGH:
+        return None
+    errors, predictions = _shape(node), _shape(following)
+    if len(errors) == 2 and errors[0] == errors[1] == math.prod(predictions) > 1:
+        shapes = {"predictions_shape": list(predictions), "errors_shape": list(errors)}
+        return {**shapes, "weighed": name in _WEIGH}
     return None
 
 
