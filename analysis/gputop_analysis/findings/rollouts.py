@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gputop_analysis.findings.sites import Site, runs_training
+from gputop_analysis.findings.site import Site
+from gputop_analysis.findings.sites import runs_training
 from gputop_analysis.findings.stack_samples import (
     ASKED,
     COMPUTE,

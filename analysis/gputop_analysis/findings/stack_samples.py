@@ -222,10 +222,16 @@ def ends_at_loop(path: Path) -> bool:
     return path[-1].startswith(LOOP)
 
 
+def lines_in(path: Path) -> Path:
+    """The lines of a path, without its loops."""
+    return tuple(label for label in path if not label.startswith(LOOP))
+
+
 def functions(path: Path) -> Path:
     """The functions of a path, each with its file and without its line."""
-    lines = [label for label in path if not label.startswith(LOOP)]
-    return tuple(f"{label.partition(':')[0]} {label.rpartition(' ')[2]}" for label in lines)
+    return tuple(
+        f"{label.partition(':')[0]} {label.rpartition(' ')[2]}" for label in lines_in(path)
+    )
 
 
 def paths_within(view: RunView, rank: int | None, phases: Sequence[str] = TRAINING) -> set[Path]:

@@ -12,7 +12,8 @@ from gputop_agent import wire
 from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.registry import Spec
 from gputop_analysis.findings.shares import everybody, run_queue
-from gputop_analysis.findings.sites import named, top_site
+from gputop_analysis.findings.site import named
+from gputop_analysis.findings.sites import top_site
 from gputop_analysis.level import RAMP_BLOCKS, Ramp, ramp
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked

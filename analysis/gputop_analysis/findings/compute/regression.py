@@ -21,7 +21,8 @@ from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
-from gputop_analysis.findings.sites import named, top_site
+from gputop_analysis.findings.site import named
+from gputop_analysis.findings.sites import top_site
 from gputop_analysis.level import LevelChange, level_change
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import longer, percent

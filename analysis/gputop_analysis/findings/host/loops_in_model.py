@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.loss_spikes import networks_beside
 from gputop_analysis.findings.pictures import STEP_TIME, phases
+from gputop_analysis.findings.reading_loops import reading_loops
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import (
     Share,
@@ -16,7 +17,6 @@ from gputop_analysis.findings.shares import (
     steady_share,
     whole_share,
 )
-from gputop_analysis.findings.sites import reading_loops
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView

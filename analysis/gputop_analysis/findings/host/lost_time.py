@@ -25,14 +25,8 @@ from gputop_analysis.findings.shares import (
     typical,
     worst,
 )
-from gputop_analysis.findings.sites import (
-    Site,
-    heaviest_line,
-    line_with,
-    named,
-    runs_models_in_turn,
-    top_site,
-)
+from gputop_analysis.findings.site import Site, named
+from gputop_analysis.findings.sites import heaviest_line, line_with, runs_models_in_turn, top_site
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import MISSING, counted, percent

@@ -15,7 +15,8 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
-from gputop_analysis.findings.sites import named, top_site, trainers_call
+from gputop_analysis.findings.site import named
+from gputop_analysis.findings.sites import top_site, trainers_call
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView

@@ -12,7 +12,8 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.rollouts import are_rollouts, calls_modules, is_the_world
 from gputop_analysis.findings.shares import ENOUGH_RECORDS
-from gputop_analysis.findings.sites import Site, named, top_site
+from gputop_analysis.findings.site import Site, named
+from gputop_analysis.findings.sites import top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import MAD_TO_SIGMA, weighted_quantile

@@ -15,7 +15,8 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.ranks.stragglers import Straggler, straggler
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.sites import named, top_site
+from gputop_analysis.findings.site import named
+from gputop_analysis.findings.sites import top_site
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.rank_excess import reference

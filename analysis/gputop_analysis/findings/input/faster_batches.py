@@ -9,12 +9,8 @@ from gputop_analysis.findings.cores import BUSY_CORES, foreign_cores, won_by_wor
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.shares import Share
-from gputop_analysis.findings.sites import (
-    Site,
-    place_in_workers,
-    runs_training,
-    top_site,
-)
+from gputop_analysis.findings.site import Site
+from gputop_analysis.findings.sites import place_in_workers, runs_training, top_site
 from gputop_analysis.mend import DATA_LOADER, ByArguments
 from gputop_analysis.view import RunView
 

@@ -37,7 +37,8 @@ from gputop_analysis.findings.shares import (
     run_queue,
     without_queueing,
 )
-from gputop_analysis.findings.sites import named, trainers_call
+from gputop_analysis.findings.site import named
+from gputop_analysis.findings.sites import trainers_call
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView

@@ -6,7 +6,7 @@ from gputop_analysis.findings.advice import OWN_LOOP, MovedSetting, Option, at_l
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.ranks.called import SMALL_BYTES, Called
-from gputop_analysis.findings.sites import Site, named
+from gputop_analysis.findings.site import Site, named
 from gputop_analysis.text import counted
 
 SLOWEST_BYTES_PER_S = {

@@ -25,7 +25,8 @@ from gputop_analysis.findings.ranks.comm_options import (
 )
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
-from gputop_analysis.findings.sites import Site, called_from, top_site
+from gputop_analysis.findings.site import Site
+from gputop_analysis.findings.sites import called_from, top_site
 from gputop_analysis.findings.stages import passes_messages, pipeline_ranks
 from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity

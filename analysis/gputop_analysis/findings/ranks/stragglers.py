@@ -24,9 +24,11 @@ from gputop_analysis.findings.dialect import loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
+from gputop_analysis.findings.reading_loops import reading_loops
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
-from gputop_analysis.findings.sites import Site, called_from, named, reading_loops, top_site
+from gputop_analysis.findings.site import Site, named
+from gputop_analysis.findings.sites import called_from, top_site
 from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.rank_excess import reference
