@@ -85,13 +85,29 @@ def departure_of(
         block = _block_left(rank, usual, ranks, others)
         is_of_backward = _is_of_backward(usual, ranks, others)
         return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
-    if other_group and _has_passed(rank, usual, ranks, others):
-        return _skipped(rank, usual, missed, block="", is_of_backward=False)
-    if other_group and not away.seen_before and _is_behind(rank, ranks, others):
+    if not other_group:
+        return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
+    return _of_another_group(rank, away, ranks, others, words=(did, missed))
+
+
+def _of_another_group(
+    rank: int, away: Deviation, ranks: Ranks, others: list[int], *, words: tuple[str, str]
+) -> _Departure:
+    """How a rank left that waits in another group than its earlier steps would.
+
+    Args:
+        rank: of it.
+        away: its call, and what was usual.
+        ranks: all of them.
+        others: those that wait for it.
+        words: of the call, and of the usual one.
+    """
+    did, missed = words
+    if _has_passed(rank, away.usual, ranks, others):
+        return _skipped(rank, away.usual, missed, block="", is_of_backward=False)
+    if not away.seen_before and _is_behind(rank, ranks, others):
         return _Departure("other operation", f"rank {rank} alone calls {did}, before {missed}")
-    if other_group:
-        return _Departure("other order", f"rank {rank} calls {did} before {missed}")
-    return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
+    return _Departure("other order", f"rank {rank} calls {did} before {missed}")
 
 
 def _is_of_backward(usual: Call, ranks: Ranks, others: list[int]) -> bool:

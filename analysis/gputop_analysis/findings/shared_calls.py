@@ -24,7 +24,9 @@ def where_it_is_called(site: Site, judged: Sequence[PlacedSample]) -> Site:
     if site.site is None:
         return site
     labels = {site.site, f"{LOOP}{site.site}"}
-    call = _shared_call(site.site, [one for one in judged if not labels.isdisjoint(one.path)])
+    call = _shared_call(
+        site.site, [sample for sample in judged if not labels.isdisjoint(sample.path)]
+    )
     if not call:
         return site
     through = total(sample for sample in judged if call in sample.path)

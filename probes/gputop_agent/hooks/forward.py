@@ -193,12 +193,8 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = FORWARD, False
     else:
         phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
-        if graded and trained:
-            open_step.note_graph(module, is_undecided and not training)
-        elif trained:
-            modes.forward_begins(module)
-            if not is_undecided:
-                modes.was_evaluation()
+        if trained:
+            _note_evaluation(module, is_undecided, with_graph=graded)
     cpu_ns = fold.probe()
     _enter(phase, is_undecided)
     if layers.watch.look is not None:
@@ -221,6 +217,16 @@ def _enter(phase, is_undecided):
     clock.enter(phase)
     if phase == EVAL and not is_undecided and outer_phase == OTHER:
         _book_evaluation()
+
+
+def _note_evaluation(module, is_undecided, with_graph):
+    """Note what a trained network may be evaluated like: with graphs, or in training mode."""
+    if with_graph:
+        open_step.note_graph(module, is_undecided and not module.training)
+        return
+    modes.forward_begins(module)
+    if not is_undecided:
+        modes.was_evaluation()
 
 
 def _still_trained(slot, module):

@@ -16,9 +16,13 @@ class FlatOperations:
 
     def before_backward(self, args):
         """Go through the graph of a loss."""
-        node = getattr(args[0], "grad_fn", None) if args else None
-        found = [one for one in _reached(node) if _FLAT.fullmatch(one.name())] if node else []
-        self._below = [(_operation(flat), _parameters_below(flat)) for flat in found]
+        root = getattr(args[0], "grad_fn", None) if args else None
+        nodes = _reached(root) if root is not None else ()
+        self._below = [
+            (_operation(node), _parameters_below(node))
+            for node in nodes
+            if _FLAT.fullmatch(node.name())
+        ]
 
     def of(self, parameters):
         """``{"zero_gradient_by": "round", "zero_gradient_made_at": "model.py:9"}`` of the one kind

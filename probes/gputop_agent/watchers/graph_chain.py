@@ -126,13 +126,15 @@ def _writes_to_views(word):
     """Lines like ``part += share`` soon after ``part = self.sums[0]``."""
     takes = re.compile(r"\s*(\w+) *= *[\w.]*\b%s\b\[" % word)
     writes = r"\s*%s *[-+*/]=|\s*%s\.\w+_\("
-    lines, found = list(_lines_of_users()), []
+    lines, writing = list(_lines_of_users()), []
     for at, (_, _, text) in enumerate(lines):
         view = takes.match(text)
         if view is not None:
             pattern = re.compile(writes % (view[1], view[1]))
-            found += [line for line in lines[at + 1 : at + 1 + _SOON] if pattern.match(line[2])][:1]
-    return found
+            writing += [line for line in lines[at + 1 : at + 1 + _SOON] if pattern.match(line[2])][
+                :1
+            ]
+    return writing
 
 
 def _lines_of_users():

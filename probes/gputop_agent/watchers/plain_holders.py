@@ -30,8 +30,8 @@ def holder_of(parameters):
 
 def _ids_within(value: Any):
     """Ids of the parameters of the modules in a collection."""
-    held = list(value.values() if type(value) is dict else value)[:_MAX_HELD]
-    modules = [one for one in held if isinstance(one, session.torch.nn.Module)]
+    values = list(value.values() if type(value) is dict else value)[:_MAX_HELD]
+    modules = [item for item in values if isinstance(item, session.torch.nn.Module)]
     return {id(parameter) for module in modules for parameter in module.parameters()}
 
 

@@ -134,22 +134,12 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     queue, ms = _core_wait(view), block_bootstrap(least_ms, np.ones(len(least_ms)))
     run = Facts(view, view.ranks[0])
     called = called_a_step(view, view.ranks[0]) if wait.by_script else None
-    is_explained = buffers_explain(run, site, ms.value) or (
-        called is not None and explain_the_time(run, called, ms.value)
-    )
-    threshold = EXPOSED / (1 - min(queue, MOST_QUEUED)) if is_explained else EXPOSED + queue
+    threshold = _threshold(run, wait, called, queue, ms.value)
     if not (ms.low > threshold * wall_ms and ms.low > MIN_EFFECT_MS):
         return None
     parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
     steps = f"{len(least_ms):,} steps or groups of steps"
     by_messages = wait.by_script and passes_messages(view)
-    fix: Sequence[Option | str]
-    if by_messages:
-        fix = _OF_MESSAGES
-    elif wait.by_script:
-        fix = called_options(run, site, called, ms.value)
-    else:
-        fix = comm_options(run, ms.value)
     return spec.make(
         severity=_severity(wait, ms, by_messages, called),
         title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "
@@ -160,7 +150,7 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
         + ("" if wait.by_script else _gradients(sent, explained))
         + _messages(called)
         + (f"; {site.words}" if site else ""),
-        fix=fix,
+        fix=_options(run, wait, called, ms.value, by_messages=by_messages),
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9,
@@ -190,6 +180,28 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _threshold(
+    run: Facts, wait: _LeastWait, called: Called | None, queue: float, exposed_ms: float
+) -> float:
+    """The part of a step from which on the wait is told: more of it where ranks wait for cores, but
+    for what the number or the bytes of messages explain.
+    """
+    by_calls = called is not None and explain_the_time(run, called, exposed_ms)
+    if by_calls or buffers_explain(run, wait.site, exposed_ms):
+        return EXPOSED / (1 - min(queue, MOST_QUEUED))
+    return EXPOSED + queue
+
+
+def _options(
+    run: Facts, wait: _LeastWait, called: Called | None, exposed_ms: float, *, by_messages: bool
+) -> Sequence[Option | str]:
+    if by_messages:
+        return _OF_MESSAGES
+    if wait.by_script:
+        return called_options(run, wait.site, called, exposed_ms)
+    return comm_options(run, exposed_ms)
 
 
 @finding(
