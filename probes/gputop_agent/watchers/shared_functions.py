@@ -6,8 +6,9 @@ from functools import lru_cache
 
 from gputop_agent.runtime import frames
 
-_MAX_FILES_AND_NAMES = 256
-_NAME = re.compile(r"[A-Za-z_]\w*$")
+_MAX_FILES, _MAX_LINES = 64, 20_000
+_DEFINES = re.compile(r"\s*(?:async )?def (\w+)\(")
+_CALLS = re.compile(r"(?<![\w.])(?:self\.)?(\w+)\(")
 
 
 def calls_in(lines):
@@ -21,24 +22,20 @@ def calls_in(lines):
 def _is_shared(line, called):
     site, _, _ = line.partition(" ")
     called_site, _, name = called.partition(" ")
-    if not _NAME.match(name) or not _is_the_only_one(frames.file_of(called_site), name):
+    if len(_lines_by_name(frames.file_of(called_site), _DEFINES).get(name, ())) != 1:
         return False
-    calls = _calls(frames.file_of(site), name)
+    calls = _lines_by_name(frames.file_of(site), _CALLS).get(name, ())
     return len(calls) > 1 and int(site.rpartition(":")[2]) in calls
 
 
-@lru_cache(maxsize=_MAX_FILES_AND_NAMES)
-def _is_the_only_one(file, name):
-    head = re.compile(r"\s*def %s\(" % name)
-    return sum(bool(head.match(line)) for line in linecache.getlines(file)) == 1
-
-
-@lru_cache(maxsize=_MAX_FILES_AND_NAMES)
-def _calls(file, name):
-    """Numbers of the lines of a file that call a function by its bare name, or on ``self``."""
-    call = re.compile(r"(?<![\w.])(?:self\.)?%s\(" % name)
-    return {
-        number
-        for number, line in enumerate(linecache.getlines(file), 1)
-        if call.search(line) and not line.lstrip().startswith(("def ", "#"))
-    }
+@lru_cache(maxsize=2 * _MAX_FILES)
+def _lines_by_name(file, pattern):
+    """Numbers of a file's lines by the names in them of a pattern; a definition calls nothing."""
+    lines = linecache.getlines(file)
+    numbers = {}
+    for number, line in enumerate(lines[:_MAX_LINES], 1):
+        if line.lstrip().startswith("#") or (pattern is _CALLS and _DEFINES.match(line)):
+            continue
+        for name in pattern.findall(line):
+            numbers.setdefault(name, set()).add(number)
+    return numbers
