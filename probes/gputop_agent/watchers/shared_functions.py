@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from gputop_agent.runtime import frames
 
-_MAX_FILES, _MAX_LINES = 64, 20_000
+_MAX_FILES, _MAX_LINES = 64, 5000
 _DEFINES = re.compile(r"\s*(?:async )?def (\w+)\(")
 _CALLS = re.compile(r"(?<![\w.])(?:self\.)?(\w+)\(")
 
