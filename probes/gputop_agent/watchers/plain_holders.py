@@ -16,6 +16,7 @@ def holder_of(parameters):
     module with such a collection that holds most of these parameters; empty without one.
     """
     wanted = {id(parameter) for parameter in parameters}
+    torchs_own = session.torch.nn.Module().__dict__.keys()
     count = 0
     for root in alive([*session.roots, *session.untrained]):
         for module in root.modules():
@@ -23,7 +24,8 @@ def holder_of(parameters):
             if count > _MAX_MODULES:
                 return {}
             for name, value in list(module.__dict__.items()):
-                if type(value) in _PLAIN and 2 * len(_ids_within(value) & wanted) > len(wanted):
+                is_plain = type(value) in _PLAIN and name not in torchs_own
+                if is_plain and 2 * len(_ids_within(value) & wanted) > len(wanted):
                     return _told(module, name, value)
     return {}
 
