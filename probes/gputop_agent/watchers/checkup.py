@@ -16,7 +16,7 @@ from typing import Any
 from gputop_agent.runtime import frames, guard, interrupts, late, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import gradient_sums, replicas, steps
+from gputop_agent.timing import events, gradient_sums, replicas, steps
 from gputop_agent.timing.step_state import (
     FIRST_BACKWARD,
     FIRST_FORWARD,
@@ -118,7 +118,7 @@ def _begin(step):
     optimizers = alive(session.optimizers.values())
     if late.may_look():
         _send_unsent()
-        optimizers.sort(key=_count_parameters, reverse=True)
+        optimizers.sort(key=_stepped_and_size, reverse=True)
         # the last one may be gone, and the next one not have stepped yet
         current.optimizer = optimizers[0] if optimizers else None
         current.findings, current.values, current.weights = {"step": step}, late.Late(), None
@@ -133,8 +133,10 @@ def before_forward():
     steps.book_agent_time(_look_at_held)
 
 
-def _count_parameters(optimizer):
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+def _stepped_and_size(optimizer):
+    """To look at one that steps: of two of a size the other may be forgotten."""
+    size = sum(len(group["params"]) for group in optimizer.param_groups)
+    return events.has_stepped(optimizer), size
 
 
 def before_backward(args, kwargs):
