@@ -25,9 +25,9 @@ class Modes:
             self.is_in_eval_mode = True
         elif self._maybe is None:
             self._maybe = weakref.ref(module)
-            if (
-                self.steps and session.step != self._last_step and self.site is None
-            ):  # a GAN calls its generator so in each step
+            is_another_step = self.steps > 0 and session.step != self._last_step
+            # after a first evaluation: a GAN calls its generator so in each step, and has none
+            if self.site is None and is_another_step:
                 self.site = frames.own_site()
 
     def was_training(self):

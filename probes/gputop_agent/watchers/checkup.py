@@ -397,7 +397,7 @@ def _send(findings):
         findings.get("resting"),
         findings.get("cleared_looks", 0) >= SURE_LOOKS,
         findings.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
-        findings.get("evaluated_in_training_steps", 0) > 1,
+        findings.get("evaluated_in_training_steps", 0) >= training_mode.SURE_STEPS,
         "seed_calls" in findings,
         *habits.gist(findings),
     )

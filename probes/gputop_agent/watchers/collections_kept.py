@@ -159,7 +159,8 @@ def _size_of_entry(pile):
     """Bytes of what was put in last, of a dict with its key and its place."""
     if not isinstance(pile, dict):
         return _size(_newest(pile))
-    return DICT_PLACE_BYTES + _size(next(reversed(list(pile)))) + _size(_newest(pile))
+    key, value = next(reversed(list(pile.items())))
+    return DICT_PLACE_BYTES + _size(key) + _size(value)
 
 
 def _is_opaque(item):

@@ -3,8 +3,8 @@
 import re
 
 from gputop_agent.runtime import source
+from gputop_agent.watchers import graph_leaves
 
-_MAX_NODES = 5000
 _FLAT = re.compile(r"(Round|Floor|Ceil|Trunc|Sign|Sgn|Heaviside)Backward\d+")
 
 
@@ -17,7 +17,7 @@ class FlatOperations:
     def before_backward(self, args):
         """Go through the graph of a loss."""
         root = getattr(args[0], "grad_fn", None) if args else None
-        nodes = _reached(root) if root is not None else ()
+        nodes = graph_leaves.nodes_below(root)[0] if root is not None else ()
         self._below = [
             (_operation(node), _parameters_below(node))
             for node in nodes
@@ -38,22 +38,10 @@ class FlatOperations:
         return {"zero_gradient_by": operation, "zero_gradient_made_at": made_at}
 
 
-def _reached(node):
-    """Nodes of a graph, at most ``_MAX_NODES``."""
-    todo, visited = [node], {node}
-    while todo and len(visited) <= _MAX_NODES:
-        current = todo.pop()
-        yield current
-        for following, _ in getattr(current, "next_functions", ()):
-            if following is not None and following not in visited:
-                visited.add(following)
-                todo.append(following)
-
-
 def _operation(node):
     return node.name().partition("Backward")[0].lower()
 
 
 def _parameters_below(node):
-    leaves = (getattr(reached, "variable", None) for reached in _reached(node))
-    return {id(leaf) for leaf in leaves if leaf is not None}
+    nodes, _ = graph_leaves.nodes_below(node)
+    return {id(leaf) for leaf in graph_leaves.leaves_of(nodes)}

@@ -131,9 +131,8 @@ def _writes_to_views(word):
         view = takes.match(text)
         if view is not None:
             pattern = re.compile(writes % (view[1], view[1]))
-            writing += [line for line in lines[at + 1 : at + 1 + _SOON] if pattern.match(line[2])][
-                :1
-            ]
+            soon = [line for line in lines[at + 1 : at + 1 + _SOON] if pattern.match(line[2])]
+            writing += soon[:1]
     return writing
 
 

@@ -54,6 +54,7 @@ _SAME_VALUES = {
     "PermuteBackward0",
 }
 """Backwards that hand values on as they are."""
+_BEFORE_ERRORS = _OF_EACH_ERROR | _SAME_VALUES | {*_SPREADS, *_WEIGH}
 
 
 class SeenHabits:
@@ -216,15 +217,15 @@ def _crossed(node):
         fields = _spread(node, following[0], name) if len(following) == 1 else None
         if fields:
             return fields
-        is_one_of_each = name in _SPREADS or name in _OF_EACH_ERROR or name in _SAME_VALUES
-        if name == _ADDS or (len(following) == 1 and (is_one_of_each or name in _WEIGH)):
+        leads_to_errors = len(following) == 1 and name in _BEFORE_ERRORS
+        if name == _ADDS or leads_to_errors:
             todo += following
     return None
 
 
 def _spread(node, following, name):
     """The fields, where a node spreads what it is given over something of another shape."""
-    if name not in _SPREADS and name not in _WEIGH:
+    if name not in (*_SPREADS, *_WEIGH):
         return None
     errors, predictions = _shape(node), _shape(following)
     if len(errors) == 2 and errors[0] == errors[1] == math.prod(predictions) > 1:

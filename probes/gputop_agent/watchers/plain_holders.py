@@ -26,7 +26,7 @@ def holder_of(parameters):
             for name, value in list(module.__dict__.items()):
                 is_plain = type(value) in _PLAIN and name not in torchs_own
                 if is_plain and 2 * len(_ids_within(value) & wanted) > len(wanted):
-                    return _told(module, name, value)
+                    return _fields(module, name, value)
     return {}
 
 
@@ -37,7 +37,7 @@ def _ids_within(value: Any):
     return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
-def _told(module, name, value):
+def _fields(module, name, value):
     kind = type(module)
     pattern = re.compile(r"\bself\.%s *(:[^=]+)?=[^=]" % re.escape(name))
     return {

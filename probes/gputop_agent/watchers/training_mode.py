@@ -16,6 +16,7 @@ from gputop_agent.timing.evaluations import modes
 
 MAX_MODULES = 2000
 SURE_LOOKS = 2
+SURE_STEPS = 2  # with an evaluation in training mode
 _SETS_EVAL = r"\.eval\(\)|\.train\((mode=)?False\)"
 SOON_STEPS = 20  # a first suspicion is looked at again so soon
 

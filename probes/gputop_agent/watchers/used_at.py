@@ -58,19 +58,25 @@ def _is_users(function):
 
 def _line_in_class(kind, name):
     """Where ``self.name`` stands: in the forward before other methods, never where it is made."""
-    forward = kind.forward
-    methods = [method for method in vars(kind).values() if _is_users(method)][:_MAX_METHODS]
-    makes = kind.__dict__.get("__init__")
-    for method in (forward, *(method for method in methods if method not in (forward, makes))):
-        line = _line_with(re.compile(r"\bself\.%s\b" % re.escape(name)), method)
-        if line:
-            return source.place(method.__code__.co_filename, line)
+    forward, makes = kind.forward, kind.__dict__.get("__init__")
+    others = [method for method in _methods(kind) if method not in (forward, makes)]
+    line = _first_line((forward, *others), re.compile(r"\bself\.%s\b" % re.escape(name)))
+    if line:
+        return line
     return source.place(forward.__code__.co_filename, forward.__code__.co_firstlineno)
 
 
 def line_in_methods(kind, pattern):
     """The first line with a pattern in the methods of a class of the user's; None without."""
-    for method in [method for method in vars(kind).values() if _is_users(method)][:_MAX_METHODS]:
+    return _first_line(_methods(kind), pattern)
+
+
+def _methods(kind):
+    return [method for method in vars(kind).values() if _is_users(method)][:_MAX_METHODS]
+
+
+def _first_line(methods, pattern):
+    for method in methods:
         line = _line_with(pattern, method)
         if line:
             return source.place(method.__code__.co_filename, line)

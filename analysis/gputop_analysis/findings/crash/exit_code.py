@@ -201,10 +201,10 @@ def _at_least(view: RunView) -> str:
 
 def _left(view: RunView, raised: LastWords | None) -> FirstEnd | None:
     """See ``_End.left``."""
-    told = first_end(view)
-    if told is None or len(view.ranks) == 1 or told.code == -signal.SIGTERM:
+    first = first_end(view)
+    if first is None or len(view.ranks) == 1 or first.code == -signal.SIGTERM:
         return None
-    return told if raised is None or is_of_a_launcher(raised) else None
+    return first if raised is None or is_of_a_launcher(raised) else None
 
 
 def _how_it_left(view: RunView, left: FirstEnd) -> str:
@@ -212,9 +212,9 @@ def _how_it_left(view: RunView, left: FirstEnd) -> str:
     if left.code < 0:
         how = f"by {signal_name(-left.code)}"
     words = f"it ended {how} after {counted(steps_done(view.record, left.rank), 'step')}"
-    return (
-        f"{words}, as Python ended" if _died_at_pythons_end(view, left.rank, -left.code) else words
-    )
+    if _died_at_pythons_end(view, left.rank, -left.code):
+        words += ", as Python ended"
+    return words
 
 
 def _died_at_pythons_end(view: RunView, rank: int, signal_number: int) -> bool:

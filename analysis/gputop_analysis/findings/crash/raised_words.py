@@ -24,12 +24,7 @@ def known_advice(view: RunView, what: str, site: str | None) -> str:
     child = childs_words(view) if what.startswith(_OTHER_END) else None
     if child is not None:
         return f"mend {child.site}, where a process that it talks to ended before: {child.what}"
-    return advice(what, site, _folder(view))
-
-
-def _folder(view: RunView) -> str:
-    """Where the command was started."""
-    return view.record.manifest.cwd
+    return advice(what, site, view.record.manifest.cwd)
 
 
 def inputs_of(raised: list[Event]) -> tuple[Input, ...]:
