@@ -10,8 +10,9 @@ from gputop_agent.watchers import shared_functions
 
 _MAX_CONSTRUCTORS = 8
 
-_optimizers = living.Living()  # optimizer -> site
-_schedulers = living.Living()  # scheduler -> site
+# each -> the line that makes it, and the one that calls that function
+_optimizers = living.Living()
+_schedulers = living.Living()
 
 
 def install(optim, lr_scheduler):
@@ -26,15 +27,15 @@ def install(optim, lr_scheduler):
 
 def of_optimizer(optimizer):
     """The site where it was made; None where a package did it, or nobody saw it."""
-    return _optimizers.get(optimizer)
+    return _site(_optimizers.get(optimizer))
 
 
 def of_scheduler(optimizer):
     """The site where the scheduler of an optimizer was made; the last of several."""
     return next(
         (
-            site
-            for scheduler, site in reversed(_schedulers.items())
+            _site(lines)
+            for scheduler, lines in reversed(_schedulers.items())
             if getattr(scheduler, "optimizer", None) is optimizer
         ),
         None,
@@ -51,9 +52,9 @@ def _noting(original, sites):
             guard.vanish(error, "__init__")
             raise
         try:
-            site = _site(self, sys._getframe(1))
-            if site:
-                sites.put(self, site)
+            lines = _lines(self, sys._getframe(1))
+            if lines:
+                sites.put(self, lines)
             startup.optimizer_made()
         except Exception:
             guard.failed("constructor of an optimizer")
@@ -62,9 +63,9 @@ def _noting(original, sites):
     return guard.dress(wrapper, original)
 
 
-def _site(built, frame):
-    """Of the line that calls the constructor, past constructors of subclasses, or the function that
-    does, where several lines call that.
+def _lines(built, frame):
+    """The line that calls the constructor, past constructors of subclasses, after the one that
+    calls its function.
     """
     for _ in range(_MAX_CONSTRUCTORS):
         code = frame.f_code
@@ -72,8 +73,12 @@ def _site(built, frame):
             break
         frame = frame.f_back
     users = [frame_ for frame_ in frames.stack(frame) if frames.is_user(frame_)]
-    if not users:
+    return [frames.label(frame_) for frame_ in users[1::-1]]
+
+
+def _site(lines):
+    """Of the last of them, or of the call of its function where several lines call that."""
+    if not lines:
         return None
-    callers_and_line = [frames.label(frame_) for frame_ in users[1::-1]]
-    shared = shared_functions.calls_in(callers_and_line)
-    return shared[0].partition(" ")[0] if shared else frames.site(users[0])
+    shared = shared_functions.calls_in(lines)
+    return (shared or lines[-1:])[0].partition(" ")[0]
