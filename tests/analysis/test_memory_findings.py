@@ -277,12 +277,16 @@ def test_graphs_in_evaluation(tmp_path):
 LOADER = {"num_workers": 2, "site": "train.py:41", "dataset": "Rows"}
 
 
-def of_workers(build, mb_per_s, seconds=12, count=2, start_mb=180.0, **fields):
-    """What each worker says of its own memory, every half second."""
+EACH_HALF_SECOND = tuple(tick * 0.5 for tick in range(24))
+FAR_APART = (0.0, 1.5, 2.4, 4.0, 5.1, 6.6, 8.6, 10.2, 12.1, 13.7)
+
+
+def of_workers(build, mb_per_s, at=EACH_HALF_SECOND, count=2, start_mb=180.0, **fields):
+    """What each worker says of its own memory, ``at`` so many seconds."""
     for worker in range(count):
         slope = mb_per_s[worker] if isinstance(mb_per_s, list) else mb_per_s
-        times = [T0 + int(tick * 0.5e9) for tick in range(2 * seconds)]
-        sizes = [int((start_mb + slope * 0.5 * tick) * 1e6) for tick in range(2 * seconds)]
+        times = [T0 + int(second * 1e9) for second in at]
+        sizes = [int((start_mb + slope * second) * 1e6) for second in at]
         build.event(
             "loader_worker",
             rank=0,
@@ -296,11 +300,12 @@ def of_workers(build, mb_per_s, seconds=12, count=2, start_mb=180.0, **fields):
         )
 
 
-def test_memory_that_grows_in_each_worker_is_told_for_all_of_them(tmp_path):
+@pytest.mark.parametrize("at", [EACH_HALF_SECOND, FAR_APART], ids=["close", "far apart"])
+def test_memory_that_grows_in_each_worker_is_told_for_all_of_them(tmp_path, at):
     build = Builder(tmp_path / "r", cpu_count=16)
     build.hello(dataloader=LOADER)
     build.steps(600, forward=8.0, backward=12.0)
-    of_workers(build, mb_per_s=5.0)
+    of_workers(build, mb_per_s=5.0, at=at)
     growth = found(build)["ME05"]
     told = re.match(r"the memory of the loader's 2 workers grows by (\d+) MB", growth.title)
     assert told and int(told[1]) == pytest.approx(600, rel=0.1), growth.title
@@ -335,7 +340,7 @@ def test_few_readings_of_workers_say_nothing(tmp_path):
     build = Builder(tmp_path / "r", cpu_count=16)
     build.hello(dataloader=LOADER)
     build.steps(600, forward=8.0, backward=12.0)
-    of_workers(build, mb_per_s=50.0, seconds=3)
+    of_workers(build, mb_per_s=50.0, at=EACH_HALF_SECOND[:6])
     assert "ME05" not in found(build)
 
 

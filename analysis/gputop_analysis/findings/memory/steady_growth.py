@@ -111,19 +111,28 @@ def steady_growth(
     of_window: Callable[[Array], float] = np.min,
     least_s: float = MIN_SPAN_S,
     least_bytes: float = MIN_GROWTH_BYTES,
-    samples_per_window: int = SAMPLES_PER_WINDOW,
+    few: bool = False,
 ) -> Growth | None:
-    """Judge memory readings; None where they do not rise steadily, are too few or too short."""
-    if len(t_ns) < WINDOWS * samples_per_window:
+    """Judge memory readings; None where they do not rise steadily, are too few or too short.
+
+    Where they are ``few``, a window is as many readings as any other; else a stretch of time.
+    """
+    if len(t_ns) < WINDOWS * (1 if few else SAMPLES_PER_WINDOW):
         return None
     seconds = (t_ns - t_ns[0]) / 1e9
     span = float(seconds[-1])
     if span < least_s:
         return None
-    window = np.minimum((seconds / span * WINDOWS).astype(int), WINDOWS - 1)
+    if few:  # windows of time would stay empty where readings are far apart
+        window = np.arange(len(sizes)) * WINDOWS // len(sizes)
+    else:
+        window = np.minimum((seconds / span * WINDOWS).astype(int), WINDOWS - 1)
     present = np.unique(window)
     values = np.array([of_window(sizes[window == w]) for w in present], np.float64)
-    centres = (present + 0.5) * span / WINDOWS
+    if few:
+        centres = np.array([seconds[window == w].mean() for w in present])
+    else:
+        centres = (present + 0.5) * span / WINDOWS
     if len(values) < LEAST_WINDOWS:
         return None
     values, centres = values[1:], centres[1:]  # the first one still makes what the others reuse

@@ -56,7 +56,7 @@ def _workers_growth(view: RunView, rank: int) -> Growth | None:
     grown = []
     for t_ns, sizes in readings:
         growth = steady_growth(
-            t_ns, sizes, rank=rank, column=COLUMN, least_bytes=least_bytes, samples_per_window=1
+            t_ns, sizes, rank=rank, column=COLUMN, least_bytes=least_bytes, few=True
         )
         if growth is not None:
             grown.append(growth)
