@@ -105,6 +105,10 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "rounded": loss = (net.unused(x).mean() + teacher(net(x)).round()).square().mean()
     if kind == "points": loss = loss + (net(x) * points).square().mean()
     if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
+    if kind in ("by class", "mixed", "tokens"):
+        targets = torch.arange(8) if kind == "mixed" else torch.full((8,), step // 40 % 4)
+        scores = net(x.repeat(2, 1, 1)).flatten(0, 1) if kind == "tokens" else net(x.repeat(2, 1))
+        loss = nn.CrossEntropyLoss()(scores, targets)
     if kind == "crossed": loss = nn.functional.mse_loss(net(x)[:, :1], x[:, 0])
     if kind == "crossed by hand": loss = (x[:, 0] - net(x)[:, :1]).square().mean()
     if kind == "column": loss = (net(x)[:, :1] - x[:, :1]).square().mean()
@@ -166,6 +170,9 @@ KINDS = [
     "eval",
     "anew",
     "softmax",
+    "by class",
+    "mixed",
+    "tokens",
     "heads",
     "clip_scaled",
     "surgery",
@@ -204,7 +211,7 @@ def hello(guests, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_looks_and_every_step_counted(guests, kind):
     assert guests[kind].n_steps == (1500 if kind in LONG else 160)
-    if kind != "eval":  # where one is added
+    if kind not in ("eval", "by class"):  # where some are added
         assert [one["step"] // 20 for one in looks(guests, kind)[:4]] == [1, 2, 3, 5]
     if kind not in (
         "dead",
@@ -218,6 +225,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
         "anew",
         "thawed",
         "scored",
+        "by class",
     ):  # they become sure of what they suspect
         assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
@@ -436,6 +444,20 @@ def test_habits_of_a_script_are_seen_at_the_looks(guests):
     ):
         assert not set(habits) & set(looks(guests, kind)[-1]), kind
     assert 1e-3 < looks(guests, "plain")[-1]["weights_rms"] < 1
+
+
+def test_the_class_that_a_batch_holds_alone(guests):
+    last = looks(guests, "by class")[-1]
+    assert last["one_class_looks"] == last["class_looks"] >= 5
+    assert last["one_class_in_turn"] == [0, 1, 2, 3]
+    mixed = looks(guests, "mixed")[-1]
+    assert (mixed["class_looks"], mixed["one_class_looks"], mixed["one_class_in_turn"]) == (
+        4,
+        0,
+        [],
+    )
+    for kind in ("tokens", "softmax", "plain"):  # of texts; of four targets; of another loss
+        assert "class_looks" not in looks(guests, kind)[-1], kind
 
 
 def test_lines_of_optimizer_scheduler_backward_and_update(guests):

@@ -85,6 +85,32 @@ def test_a_habit_is_found_at_its_line(tmp_path, id, fields, near, site):
 
 
 @pytest.mark.parametrize(
+    ("looks", "of_one_class", "in_turn", "said"),
+    [
+        (5, 5, [0, 1, 2], True),
+        (9, 9, [0, 1], True),  # of two classes
+        (9, 9, [0, 1, 0, 1], False),  # which take turns, as real and made up ones do
+        (9, 9, [3], False),  # that nearly all of the data have
+        (9, 5, [0, 1, 2], False),
+        (3, 3, [0, 1, 2], False),
+    ],
+)
+def test_batches_of_one_class(tmp_path, looks, of_one_class, in_turn, said):
+    seen = {
+        "class_looks": looks,
+        "one_class_looks": of_one_class,
+        "one_class_in_turn": in_turn,
+    }
+    loader = {"dataloader": {"site": "train.py:5", "sampler": "SequentialSampler"}}
+    told = found(trained(tmp_path / "loader", [seen, {}], loader))
+    assert told.keys() == ({"NU22"} if said else set())
+    if said:
+        assert told["NU22"].site == "train.py:5" and "shuffle=True" in told["NU22"].fix
+        by_hand = found(trained(tmp_path / "by hand", [seen]))["NU22"]
+        assert by_hand.site == "train.py:9" and "shuffle=True" not in by_hand.fix
+
+
+@pytest.mark.parametrize(
     ("scale", "calls", "said"), [(65536, 60, True), (1, 60, False), (8, 0, False)]
 )
 def test_gradients_clipped_while_they_are_scaled(tmp_path, scale, calls, said):

@@ -109,6 +109,7 @@ CASES = (
         {"FAULT": "scored_in_training"},
         site=r"shapes\.py:\d+",
     ),
+    Case("NU22", "data in the order of their classes", SHAPES, {"FAULT": "by_kind"}),
     Case(
         "NU08",
         "an optimizer that never steps",
@@ -197,6 +198,7 @@ CLEAN = (
     ),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
     Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
+    Clean("data sorted by class, and shuffled", SHAPES, {"FAULT": "clean_leaves"}),
     Clean("predictions and targets of one shape", SHAPES, {"FAULT": "clean_prices"}),
     Clean("masks of dropout drawn beside an evaluation", SHAPES, {"FAULT": "clean_scored"}),
     Clean("four batches an update", SHAPES, {"FAULT": "clean_gathered"}),

@@ -60,6 +60,7 @@ from gputop_analysis.findings.numerics import (
     rate_swings,
     replicas_differ,
     schedules,
+    sorted_batches,
     vanishing_updates,
     wrong_habits,
     wrong_mode,

@@ -131,6 +131,12 @@ class CheckupEvent(TypedDict, total=False):
     """It multiplies each of ``n`` errors by each of ``n`` weights instead."""
     loss_at: Line
     """Where that loss is assigned."""
+    class_looks: Whole
+    """Looks so far at the classes that cross_entropy was given, one for each row of scores."""
+    one_class_looks: Whole
+    """Of them, those whose batch held one class, nine of ten targets at least."""
+    one_class_in_turn: list[Whole]
+    """That class, each time that it was another than the last."""
     clips_scaled: Whole
     """Calls of ``clip_grad_norm_`` with gradients that a GradScaler had scaled, so far."""
     weights_rms: Real

@@ -370,7 +370,8 @@ def _send_unsent():
         numbers = values.read()
         current.unsent = None
         if numbers is not None:
-            numbers.update(numbers.pop("bf16", {}))
+            for together in ("bf16", "target_classes"):
+                numbers.update(numbers.pop(together, {}))
             if "stale" in numbers:
                 numbers["stale"] = numbers["stale"] > 0
             _send(dict(findings, **numbers))

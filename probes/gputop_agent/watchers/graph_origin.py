@@ -129,7 +129,7 @@ class Graph:
             return
         for name in dir(node.node):
             if name.startswith(_RAW):
-                tensor = _saved(node.node, name)
+                tensor = saved(node.node, name)
                 if tensor is not None:
                     self._note(node, name[len(_RAW) :], tensor)
 
@@ -299,7 +299,7 @@ def _repeats(node):
     return 0
 
 
-def _saved(node, name):
+def saved(node, name):
     """A tensor that the node saved and no hook has packed; None for any other."""
     try:
         raw = getattr(node, name)

@@ -12,9 +12,8 @@ from typing import Any
 from gputop_agent.runtime import frames, late, source
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import gradients
+from gputop_agent.watchers import gradients, graph_nodes, target_classes
 
-MAX_NODES = 400  # of a graph
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
 MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
 LARGE_TABLE = 0.25  # of the optimizer's values
@@ -42,19 +41,7 @@ _SPREADS = ("SubBackward0", "RsubBackward1", "ExpandBackward0")
 _WEIGH = ("MulBackward0", "DivBackward0")
 _ADDS = "AddBackward0"
 MAX_BEFORE_ERRORS = 12
-_SAME_VALUES = {
-    "ToCopyBackward0",
-    "ViewBackward0",
-    "UnsafeViewBackward0",
-    "ReshapeAliasBackward0",
-    "SqueezeBackward0",
-    "SqueezeBackward1",
-    "SelectBackward0",
-    "TransposeBackward0",
-    "PermuteBackward0",
-}
-"""Backwards that hand values on as they are."""
-_BEFORE_ERRORS = _OF_EACH_ERROR | _SAME_VALUES | {*_SPREADS, *_WEIGH}
+_BEFORE_ERRORS = _OF_EACH_ERROR | graph_nodes.SAME_VALUES | {*_SPREADS, *_WEIGH}
 
 
 class SeenHabits:
@@ -70,6 +57,7 @@ class SeenHabits:
         self._crossed: Any = None  # shapes of predictions and of their errors, and by what
         self._backward_at = None
         self._loss_at = None
+        self._classes = target_classes.TargetClasses()
 
     def before_backward(self, args, kwargs, optimizer):
         """Look at the graph of a loss, and at the one before it in the same step.
@@ -82,11 +70,12 @@ class SeenHabits:
         node = getattr(args[0], "grad_fn", None) if args else None
         if node is None:
             return
-        nodes = _graph(node)
+        nodes = graph_nodes.below(node)
         self._twice = self._twice or next(filter(None, map(_normalised_twice, nodes)), "")
         if not self._crossed:
             self._crossed = _crossed(node)
             self._loss_at = _line_of_loss() if self._crossed else None
+        self._classes.before_backward(nodes)
         alone = self._forwards != open_step.forwards or not _holds_gradients(optimizer)
         if self._nodes and not alone:
             before = set(self._nodes)
@@ -99,6 +88,7 @@ class SeenHabits:
     def end(self):
         """Keep nothing of the user's graphs; called when a look ends."""
         self._nodes, self._again = [], []
+        self._classes.end()
 
     def replaces(self, optimizer, previous):
         """Whether an optimizer without state updates what the look's one did, or that is gone."""
@@ -124,6 +114,7 @@ class SeenHabits:
         if session.clips_scaled:
             fields["clips_scaled"] = session.clips_scaled
         if late.may_look():
+            self._classes.put(values)
             _put_weights(parameters, values)
             fields.update(_look_at_table(parameters, values))
         return fields
@@ -138,7 +129,8 @@ class SeenHabits:
 
 def is_suspected(findings):
     """Whether a look has found what is worth another one soon."""
-    return (findings.get("weights_rms") or 1.0) < VANISHED
+    vanished = (findings.get("weights_rms") or 1.0) < VANISHED
+    return vanished or target_classes.is_suspected(findings)
 
 
 def gist(findings):
@@ -149,7 +141,8 @@ def gist(findings):
         findings.get("normalised_twice"),
         findings.get("predictions_shape"),
         bool(findings.get("clips_scaled")),
-        is_suspected(findings),
+        (findings.get("weights_rms") or 1.0) < VANISHED,
+        *target_classes.gist(findings),
     )
 
 
@@ -169,29 +162,15 @@ def _ids(optimizer):
     return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _graph(node):
-    """Nodes of a loss's graph, nearest first; without those that add a gradient up."""
-    todo = [node]
-    visited = {node}
-    for reached in todo:
-        if len(todo) >= MAX_NODES:
-            break
-        for following, _ in getattr(reached, "next_functions", ()):
-            if following is not None and following not in visited and following.next_functions:
-                visited.add(following)
-                todo.append(following)
-    return todo
-
-
 def _normalised_twice(node):
     """``softmax`` or ``sigmoid`` where a loss that applies it gets what it has been applied to."""
     chain = _LOSSES.get(node.name())
     if chain is None:
         return ""
     for name in chain:
-        node = _before(node)
-        while node is not None and node.name() in _SAME_VALUES:
-            node = _before(node)
+        node = graph_nodes.first_input(node)
+        while node is not None and node.name() in graph_nodes.SAME_VALUES:
+            node = graph_nodes.first_input(node)
         if node is None or node.name() != name:
             return ""
     return "sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"
@@ -227,21 +206,11 @@ def _spread(node, following, name):
     """The fields, where a node spreads what it is given over something of another shape."""
     if name not in (*_SPREADS, *_WEIGH):
         return None
-    errors, predictions = _shape(node), _shape(following)
+    errors, predictions = graph_nodes.shape(node), graph_nodes.shape(following)
     if len(errors) == 2 and errors[0] == errors[1] == math.prod(predictions) > 1:
         shapes = {"predictions_shape": list(predictions), "errors_shape": list(errors)}
         return {**shapes, "weighed": name in _WEIGH}
     return None
-
-
-def _shape(node):
-    """Of what an operation gave, as autograd keeps it since torch 2.1; else empty."""
-    metadata = getattr(node, "_input_metadata", None) or ()
-    return tuple(metadata[0].shape) if len(metadata) == 1 else ()
-
-
-def _before(node):
-    return node.next_functions[0][0] if node.next_functions else None
 
 
 def _put_weights(parameters, values):

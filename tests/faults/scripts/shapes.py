@@ -436,7 +436,28 @@ def train_scored():
             error()
 
 
+# --- leaves of ten kinds, which lie in folders of a kind each
+# -------------------------
+
+
+def train_leaves():
+    middles = torch.randn(10, 20)
+    kinds = torch.arange(10).repeat_interleave(96)
+    leaves = torch.utils.data.TensorDataset(middles[kinds] + torch.randn(960, 20), kinds)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), Pause(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    shuffled = DataLoader(leaves, 32, shuffle=True)
+    for _ in range(STEPS // 30):
+        for inputs, targets in shuffled if FAULT == "clean_leaves" else DataLoader(leaves, 32):
+            loss = F.cross_entropy(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
 PROGRAMS = {
+    "by_kind": train_leaves,
+    "clean_leaves": train_leaves,
     "scored_in_training": train_scored,
     "clean_scored": train_scored,
     "crossed": train_prices,
