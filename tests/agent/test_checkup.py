@@ -127,6 +127,8 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "order": scheduler.step()
     scaler.step(opt)
     scaler.update()
+    if kind == "clip_late": nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
+    if kind == "norm_late": nn.utils.clip_grad_norm_(net.parameters(), float("inf"))
     if several:
         if kind == "turns": head.zero_grad()
         net.unused(x).square().mean().backward()
@@ -175,6 +177,8 @@ KINDS = [
     "tokens",
     "heads",
     "clip_scaled",
+    "clip_late",
+    "norm_late",
     "surgery",
     "thawed",
     "scored",
@@ -429,12 +433,15 @@ def test_habits_of_a_script_are_seen_at_the_looks(guests):
     assert looks(guests, "softmax")[-1]["normalised_twice"] == "softmax"
     assert looks(guests, "heads")[-1]["graph_again"] == [pytest.approx(0.9, abs=0.2)]
     assert looks(guests, "clip_scaled")[-1]["clips_scaled"] >= 100
-    habits = "fresh_looks", "normalised_twice", "graph_again", "clips_scaled"
+    late = looks(guests, "clip_late")[-1]
+    assert late["clips_late"] == late["clips"] >= 100
+    habits = "fresh_looks", "normalised_twice", "graph_again", "clips_scaled", "clips_late"
     for kind in (
         "plain",
         "never",
         "scaler",
         "clip",
+        "norm_late",
         "teacher",
         "bf16",
         "two",

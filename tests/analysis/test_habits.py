@@ -121,6 +121,16 @@ def test_gradients_clipped_while_they_are_scaled(tmp_path, scale, calls, said):
 
 
 @pytest.mark.parametrize(
+    ("calls", "late", "said"), [(60, 60, True), (120, 60, False), (8, 8, False)]
+)
+def test_gradients_clipped_after_their_update(tmp_path, calls, late, said):
+    clip = {"clip": {"max_norm": 1.0, "site": "train.py:12"}}
+    told = found(trained(tmp_path, [{"clips": calls, "clips_late": late}], clip))
+    assert told.keys() == ({"NU05"} if said else set())
+    assert not said or told["NU05"].site == "train.py:12"
+
+
+@pytest.mark.parametrize(
     ("met", "values", "optimizer_ms", "said"),
     [(2, 900, 30, True), (500, 900, 30, False), (2, 300, 30, False), (2, 900, 4, False)],
 )

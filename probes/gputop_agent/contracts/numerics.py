@@ -137,6 +137,10 @@ class CheckupEvent(TypedDict, total=False):
     """Of them, those whose batch held one class, nine of ten targets at least."""
     one_class_in_turn: list[Whole]
     """That class, each time that it was another than the last."""
+    clips: Whole
+    """Calls of ``clip_grad_norm_`` with a limit, so far."""
+    clips_late: Whole
+    """Of them, those that came after the only optimizer's update, with no backward in between."""
     clips_scaled: Whole
     """Calls of ``clip_grad_norm_`` with gradients that a GradScaler had scaled, so far."""
     weights_rms: Real

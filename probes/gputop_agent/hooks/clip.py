@@ -1,6 +1,7 @@
 """Gradient clipping belongs to the update, and returns the gradient norm."""
 
 import sys
+from math import inf
 
 from gputop_agent.runtime import frames, guard, late, modes
 from gputop_agent.runtime.session import OPTIMIZER, session
@@ -30,8 +31,10 @@ def before_norm(args, kwargs):
         session.clip_max_norm = limit
     if open_step.check_stage:
         session.clip_site = frames.caller_site()
-    if session.gradients_scaled:
-        session.clips_scaled += 1
+    if limit != inf:  # which measures the norm and clips nothing
+        session.clips += 1
+        session.clips_scaled += session.gradients_scaled
+        session.clips_late += open_step.pending and len(session.optimizers) == 1
     return before_value(args, kwargs)
 
 

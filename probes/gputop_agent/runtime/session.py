@@ -92,7 +92,9 @@ class Session:
         self.forwards_for_gradients = 0
         self.compile_seen = False
         self.gradients_scaled = False  # by a GradScaler, and not unscaled yet
-        self.clips_scaled = 0  # calls of ``clip_grad_norm_`` that found them so
+        self.clips = 0  # calls of ``clip_grad_norm_`` with a limit
+        self.clips_scaled = 0  # of them, those that found gradients scaled
+        self.clips_late = 0  # and those after the only optimizer's update had used the gradients
         self.clip_max_norm: Any = None  # the limit that ``clip_grad_norm_`` was last called with
         self.clip_site: Any = None  # the line that called it
         self.nested_update_seen = False  # an optimizer's step that calls a step

@@ -2,8 +2,8 @@
 
 An optimizer that is made anew for each update, probabilities given to a loss that wants scores,
 predictions of another shape than their targets, a backward through the same graph for each loss,
-gradients clipped while they are scaled, weights that have vanished, and tables of which a batch
-meets few rows.
+gradients clipped while they are scaled or after their update, weights that have vanished, and
+tables of which a batch meets few rows.
 """
 
 import math
@@ -113,6 +113,8 @@ class SeenHabits:
                 fields["loss_at"] = self._loss_at
         if session.clips_scaled:
             fields["clips_scaled"] = session.clips_scaled
+        if session.clips_late:
+            fields.update(clips=session.clips, clips_late=session.clips_late)
         if late.may_look():
             self._classes.put(values)
             _put_weights(parameters, values)
@@ -141,6 +143,7 @@ def gist(findings):
         findings.get("normalised_twice"),
         findings.get("predictions_shape"),
         bool(findings.get("clips_scaled")),
+        bool(findings.get("clips_late")),
         (findings.get("weights_rms") or 1.0) < VANISHED,
         *target_classes.gist(findings),
     )

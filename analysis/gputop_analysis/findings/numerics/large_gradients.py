@@ -150,6 +150,8 @@ FAR_ABOVE_ADAPTIVE = 300.0
 """Of optimizers that divide by the size of the gradients: to them a factor on all is nothing, and
 PPO with Adam clips to a hundredth by default.
 """
+LEAST_LATE, NEARLY_ALL = 10, 0.95
+"""Calls of ``clip_grad_norm_`` after the update, and their part of all."""
 SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_inf"}
 """States of Adam and its kin, Adafactor, RMSprop and Adadelta, Adagrad, Adamax."""
 
@@ -162,12 +164,14 @@ SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_
     trigger=f"the gradient norm exceeds max_norm in more than {percent(CLIPPED_SHARE)} of "
     f"{CLIP_STEPS} steps after the first {EARLY_STEPS}; medium where the median norm is more than "
     f"ten times max_norm, {FAR_ABOVE_ADAPTIVE:g} times where the optimizer divides by the size of "
-    "the gradients; or gradients are clipped while a GradScaler has them scaled",
+    "the gradients; or gradients are clipped while a GradScaler has them scaled, or after the "
+    "update has used them",
     fix="raise max_norm to about the usual norm, or lower the learning rate; unscale first",
     no_use="where steps of equal length are what is wanted",
     reads="steps.grad_norm against max_norm over 500 steps; calls between a GradScaler's scale and "
-    "unscale_",
-    silent="no clipping; fewer than 500 steps, unless scaled",
+    "unscale_; calls between an update and the next backward",
+    silent="no clipping; fewer than 500 steps, unless scaled or late; late beside another "
+    "optimizer",
     traps="updates that are normalised on purpose",
     seen_on=CPU,
     pictures=(
@@ -177,7 +181,38 @@ SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_
 )
 def always_clipped(view: RunView, spec: Spec) -> Finding | None:
     """Each step is scaled to the same length: the learning rate no longer means what it says."""
-    return _clipped_while_scaled(view, spec) or _always_clipped(view, spec)
+    return (
+        _clipped_late(view, spec)
+        or _clipped_while_scaled(view, spec)
+        or _always_clipped(view, spec)
+    )
+
+
+def _clipped_late(view: RunView, spec: Spec) -> Finding | None:
+    """The update has gradients of any size, whatever the limit."""
+    for rank, events in told(view, "checkup").items():
+        calls, late = (events[-1].get(name) or 0 for name in ("clips", "clips_late"))
+        if late < LEAST_LATE or late < NEARLY_ALL * calls:
+            continue
+        return spec.make(
+            severity="medium",
+            title="gradients are clipped after the update has used them: the limit never holds",
+            evidence=f"{late:,} of {calls:,} calls of clip_grad_norm_ of rank {rank} up to step "
+            f"{events[-1]['step']} came after the optimizer's update, with no backward in between",
+            fix="clip between backward() and optimizer.step()",
+            rank=everybody(view),
+            site=(view.hello(rank).get("clip") or {}).get("site"),
+            confidence=0.95,
+            proof=Proof(
+                statistic="calls of clip_grad_norm_ after the update",
+                value=late,
+                threshold=LEAST_LATE - 1,
+                unit="calls",
+                formula="of the only optimizer; none where max_norm is infinite",
+                inputs=(Input("calls", calls, "", f"checkup events, rank {rank}"),),
+            ),
+        )
+    return None
 
 
 def _clipped_while_scaled(view: RunView, spec: Spec) -> Finding | None:
