@@ -54,7 +54,7 @@ def one_class(view: RunView, spec: Spec) -> Finding | None:
             "one class had nine of ten targets of the batch or more, in turn "
             + ", ".join(map(str, in_turn))
             + ("; the loader takes its samples in order (SequentialSampler)" if in_order else ""),
-            fix=_fix(loader, in_order),
+            fix=_fix(in_order, bool(loader.get("iterable"))),
             rank=everybody(view),
             site=loader.get("site") or last.get("backward_at"),
             confidence=0.9,
@@ -79,9 +79,9 @@ def _is_sorted(in_turn: list[int]) -> bool:
     return several >= SEVERAL or (several == 2 and len(in_turn) == 2)
 
 
-def _fix(loader: Event, in_order: bool) -> str:
+def _fix(in_order: bool, is_stream: bool) -> str:
     if in_order:
         return "DataLoader(shuffle=True): each batch is then drawn from all classes"
-    if loader.get("iterable"):
+    if is_stream:
         return "mix the stream: write its files in random order, or draw from a buffer of samples"
     return "draw each batch from all classes: shuffle the samples before they are cut into batches"
