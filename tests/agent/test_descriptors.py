@@ -31,7 +31,9 @@ def occupy(number):
     for n in strangers(): os.dup2(number, n)
 folder, told, own = sys.argv[1], {}, {0, 1, 2}
 train()
-told["next"] = os.open("/dev/null", 0); os.close(told["next"])
+def free():
+    time.sleep(0.01); number = os.open("/dev/null", 0); os.close(number); return number
+told["next"] = min(free() for _ in range(9))  # our thread may just be reading a file
 close_all()
 files = [os.open("%s/%d" % (folder, i), os.O_RDWR | os.O_CREAT) for i in range(5)]
 train()
