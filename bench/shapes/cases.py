@@ -1625,6 +1625,108 @@ TWENTYFOURTH_R = (
 )
 """Auctions, and chorales on two ranks; marks and all before any of it was run under gputop."""
 
+TWENTYFIFTH_T = (
+    Shape("product_by_likeness", "tickets.py", LOADER, also=LOADER, timed=True),
+    Shape("padded_to_round_length", "tickets.py", ("IN14",)),
+    Shape("processor_watched", "tickets.py", HOST, timed=True),
+    Shape("judges_agree", "tickets.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("states_in_history", "tickets.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("noise_clears_batch", "tickets.py", ("NU19",), also=("NU19", "NU07")),
+    Shape("predictions_in_pairs", "tickets.py", ENDS, also=ENDS, exit_code=1),
+    Shape("colours_matched_each", "cells.py", LOADER, also=LOADER, timed=True),
+    Shape("curves_at_each_step", "cells.py", ("CE11", "HO06"), also=("CE11", "HO06", *GROWS)),
+    Shape("pairs_asked_singly", "cells.py", ("HO17",), also=("HO17", "HO06"), timed=True),
+    Shape("outputs_of_validations", "cells.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("views_seed_all", "cells.py", ("RE05",)),
+    Shape("last_batch_is_smaller", "cells.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "board_leaves_out",
+        "cells.py",
+        ("HC01",),
+        also=STOPS,
+        exit_code=(130, 1),
+        hangs=True,
+    ),
+)
+"""Tickets and cells; marks and all before any of it was run under gputop."""
+
+TWENTYFIFTH_U = (
+    Shape("weather_by_conditions", "substations.py", LOADER, also=LOADER, timed=True),
+    Shape("feed_in_log", "substations.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("lags_by_row", "substations.py", ("HO17",), also=("HO17",)),
+    Shape(
+        "errors_concatenated",
+        "substations.py",
+        ("HO06", "CE11"),
+        also=("HO06", "CE11", "HO12", *GROWS),
+    ),
+    Shape("copies_for_average", "substations.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("cycle_counts_whole_batches", "substations.py", ENDS, also=ENDS, exit_code=1),
+    Shape("mode_named_only", "substations.py", ("NU21",)),
+    Shape(
+        "cache_still_locked",
+        "greenhouses.py",
+        ("IN11", "CR03"),
+        rank=1,
+        also=("IN11", "CR03", "IN02", "IN01"),
+        timed=True,
+    ),
+    Shape("cells_matched_singly", "greenhouses.py", HOST, rank=None, also=("HO06", "CR05")),
+    Shape("prior_of_own_shard", "greenhouses.py", ("NU09",), rank=None),
+    Shape("prefix_of_wrapper", "greenhouses.py", ("NU08",), rank=None, also=("NU08",)),
+    Shape("state_of_first_for_all", "greenhouses.py", ("RE03",), rank=None),
+    Shape("losses_of_pictures_whole", "greenhouses.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "saved_by_own_clock",
+        "greenhouses.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+)
+"""Substations, and fruit in greenhouses on two ranks; marks and all before any of it was run under
+gputop.
+"""
+
+TWENTYFIFTH_V = (
+    Shape(
+        "vocabulary_turned_each",
+        "riddles.py",
+        ("CR04", "HO06"),
+        also=("CR04", "HO06"),
+        timed=True,
+    ),
+    Shape("accumulated_bare", "riddles.py", ("CR07",), rank=None, also=("CR07", "CR06")),
+    Shape("plateau_of_own_recall", "riddles.py", ("NU09",), rank=None),
+    Shape("generator_shared", "riddles.py", ("RE03",), rank=None),
+    Shape(
+        "last_batch_of_one",
+        "riddles.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("prepared_each_epoch", "riddles.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("sides_in_one_block", "riddles.py", ("IN14",), rank=None),
+    Shape("cache_of_usual_size", "butterflies.py", LOADER, also=LOADER, timed=True),
+    Shape("shares_at_every_look", "butterflies.py", HOST, timed=True),
+    Shape("zooms_kept", "butterflies.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "signal_of_nothing",
+        "butterflies.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("weights_of_eight_bits", "butterflies.py", ("NU12",), also=("NU12", "NU07")),
+    Shape("side_of_thirty", "butterflies.py", ENDS, also=ENDS, exit_code=1),
+    Shape("cleared_by_the_part", "butterflies.py", ("NU19",)),
+)
+"""Riddles on two ranks, and butterflies; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1656,12 +1758,24 @@ BATCHES = (
     TWENTYTHIRD_Q,
     TWENTYFOURTH_R,
     TWENTYFOURTH_S,
+    TWENTYFIFTH_T,
+    TWENTYFIFTH_U,
+    TWENTYFIFTH_V,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
 """A run that stands still is judged so after four seconds."""
 SOON_ALONE = SOON | {"WORLD": "1"}
 ENVIRONMENT: dict[str, dict[str, str]] = {
+    "last_batch_of_one": SOON,
+    "saved_by_own_clock": SOON,
+    "board_leaves_out": SOON_ALONE,
+    "padded_to_round_length": {"STEPS": "130"},
+    "processor_watched": {"STEPS": "110"},
+    "states_in_history": {"STEPS": "240"},
+    "clean_states_in_history": {"STEPS": "240"},
+    "outputs_of_validations": {"STEPS": "400"},
+    "clean_outputs_of_validations": {"STEPS": "400"},
     "asked_by_one_side": SOON,
     "penalty_makes_dense": {"STEPS": "80"},
     "unused_flag": {"STEPS": "560"},
