@@ -9,13 +9,20 @@ SCRIPT = """
 import eager, each_kind, torch
 from torch import nn
 kind = each_kind.fork()
-net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2 if kind in ("each step", "its own") else 0.0))
+drops = kind in ("each step", "its own", "put back")
+net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2 if drops else 0.0))
 rows = torch.randn(4, 8)
 opt = torch.optim.SGD(net.parameters(), 0.01)
 def step_of(number):
     if number > 9:  # the hello tells the seed, by which the children are known
         if kind in ("each step", "no draws"): torch.manual_seed(3)
         if kind == "its own": torch.manual_seed(number)
+        if kind == "put back":
+            if number == 10: torch.manual_seed(4)
+            state = torch.get_rng_state()
+            torch.manual_seed(4)
+            torch.rand(2)
+            torch.set_rng_state(state)
     loss = net(rows).square().mean()
     if kind in ("forked", "in the loss") and number > 9:
         with torch.random.fork_rng(enabled=kind == "forked"):
@@ -28,7 +35,7 @@ for number in range(130):
     step_of(number)
 """
 AGAIN = ["each step", "in the loss"]
-KINDS = [*AGAIN, "no draws", "its own", "forked", "plain"]
+KINDS = [*AGAIN, "no draws", "its own", "forked", "put back", "plain"]
 
 
 @pytest.fixture(scope="module")

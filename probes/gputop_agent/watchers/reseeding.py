@@ -42,6 +42,10 @@ class Seeds:
         calls.count += 1
         calls.last_step, calls.site = session.step, site
 
+    def was_put_back(self):
+        """The generator goes on from a state that was kept, as before the last seed."""
+        self.last_seed = -1
+
     def before_update(self):
         """Fields of the event; empty where this step's numbers come from no seed set again."""
         calls = self.calls.get(self.last_seed)
