@@ -16,6 +16,7 @@ from gputop_analysis.pipeline import (
     measured_bubble,
     micro_batches_for,
 )
+from gputop_probes.record.layout import PROCESS_RANK
 
 
 def drifting(random, steps, ranks, rho):
@@ -294,6 +295,27 @@ def test_a_few_shapes_of_random_length_are_no_larger_batches(tmp_path, mine, the
         for _ in range(150):
             build.step(rank, forward=8.0 * slow, backward=8.0 * slow, wait_ms=1.0 if rank else 17.0)
     assert finding in found(build)
+
+
+@pytest.mark.parametrize(
+    ("faults", "theirs", "said"), [(1500, 10, True), (1500, 400, False), (100, 1, False)]
+)
+def test_a_slow_rank_whose_memory_is_mapped_anew_each_time(tmp_path, faults, theirs, said):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"ddp": True})
+        slow = 1.2 if rank == 1 else 1.0
+        for _ in range(150):
+            build.step(rank, forward=20.0 * slow, backward=20.0, wait_ms=1.0 if rank else 5.0)
+        for second in range(7):
+            many = (faults if rank else theirs) * second * 1000 // 44
+            t_ns = T0 + second * 10**9
+            process = {"pid": 100 + rank, "rank": rank, "kind": PROCESS_RANK}
+            build.sample("process", t_ns=t_ns, minor_faults_total=1000 + many, **process)
+    slow_rank = found(build)["CR02"]
+    assert slow_rank.rank == 1
+    assert ("page faults a step" in slow_rank.evidence) is said
+    assert ("MALLOC_TRIM_THRESHOLD_" in slow_rank.fix) is said
 
 
 UNCERTAIN = (

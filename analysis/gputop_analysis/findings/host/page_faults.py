@@ -48,15 +48,12 @@ _OTHER_MALLOCS = ("jemalloc", "tcmalloc", "mimalloc")
 def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     """Large buffers come and go each step, and the kernel maps and clears their pages anew."""
     faults_by_rank = {
-        rank: faults for rank in view.ranks if (faults := _faults_per_step(view, rank))
+        rank: faults for rank in view.ranks if (faults := faults_per_step(view, rank))
     }
     rank = max(faults_by_rank, key=lambda faults: faults_by_rank[faults].per_step, default=None)
     if rank is None or faults_by_rank[rank].per_step <= FAULTS_PER_STEP:
         return None
-    faults, cost_us = faults_by_rank[rank], _cost_us(view, rank)
-    if cost_us is not None:
-        own_us = _of_training_thread_us(view, rank) or cost_us
-        cost_us = Interval(own_us.value, own_us.low, max(own_us.high, cost_us.high))
+    faults, cost_us = faults_by_rank[rank], kernel_us(view, rank)
     if cost_us is None or faults.per_step * cost_us.value / 1e3 <= LEAST_SHARE * faults.wall_ms:
         return None
     cost = Interval(*(faults.per_step * us / 1e3 for us in cost_us))
@@ -69,7 +66,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
         f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the training spends "
         f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
         f"{faults.wall_ms:.1f} ms a step" + (f"; {place.words}" if place else ""),
-        fix=_fix(view, rank),
+        fix=less_mapping(view, rank),
         rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
         site=place.site if place else None,
         confidence=0.8,
@@ -128,7 +125,7 @@ def _likely_place(view: RunView, rank: int, cost_ms: float) -> _Place | None:
     return place if longest_ms >= PLACED * cost_ms else None
 
 
-def _fix(view: RunView, rank: int) -> str | Option:
+def less_mapping(view: RunView, rank: int) -> str | Option:
     """Where malloc is already told to keep what is freed, only the script can do more."""
     reuse = "allocate large buffers once and write into them (out=, copy_)"
     env = view.hello(rank).get("env") or {}
@@ -141,10 +138,15 @@ def _fix(view: RunView, rank: int) -> str | Option:
     )
 
 
-def _cost_us(view: RunView, rank: int) -> Interval | None:
-    """Kernel time per page fault while there are many; None: not known, not plausible."""
+def kernel_us(view: RunView, rank: int) -> Interval | None:
+    """Kernel time of the training per page fault while there are many; None: not known, not
+    plausible.
+    """
     cost_us = _kernel_us(view, rank, "system_ms")
-    return cost_us if cost_us and 0 < cost_us.value <= PLAUSIBLE_US else None
+    if cost_us is None or not 0 < cost_us.value <= PLAUSIBLE_US:
+        return None
+    own_us = _of_training_thread_us(view, rank) or cost_us
+    return Interval(own_us.value, own_us.low, max(own_us.high, cost_us.high))
 
 
 def _of_training_thread_us(view: RunView, rank: int) -> Interval | None:
@@ -167,13 +169,15 @@ def _kernel_us(view: RunView, rank: int, field: str) -> Interval | None:
     return block_bootstrap(system_us, faults, block=1)
 
 
-class _Faults(NamedTuple):
+class Faults(NamedTuple):
+    """Minor page faults of a rank, over its steady steps."""
+
     per_step: float
     wall_ms: float
     steps: int
 
 
-def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
+def faults_per_step(view: RunView, rank: int) -> Faults | None:
     """Mean from the warm-up's end to the last step; None where too little was sampled."""
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
@@ -191,5 +195,5 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
         seconds, 1e-9
     )
     if seconds >= 1.0:
-        return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps)
+        return Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps)
     return None

@@ -22,7 +22,9 @@ from gputop_analysis.culprit import (
 )
 from gputop_analysis.findings.dialect import loader_site
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.host.page_faults import faults_per_step, less_mapping
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.reading_loops import reading_loops
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
@@ -46,6 +48,8 @@ NEARLY_ALWAYS, MOST = 0.9, 0.5
 MUCH = 0.10
 """Of a step. Less is no more than an info between stages, whose work is never quite the same."""
 
+MANY_FAULTS, TIMES_FAULTS = 500.0, 10.0
+"""Page faults a step of the slow rank, and times those of any other: 500 take 0.1 to 1 ms."""
 LITTLE = 0.03
 """Of a step. So much two ranks of the same work differ where nothing is wrong."""
 
@@ -193,6 +197,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     host = ""
     if len(view.record.hosts) > 1:
         host = f" on {view.host_of(culprit.rank)}"
+    paging = _paging(view, culprit)
+    fix = advice.format(rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank))
     return spec.make(
         severity=severity,
         title=f"rank {culprit.rank} is slow in {name}: the others lose "
@@ -201,10 +207,10 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"wait {theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or "
         f"groups of steps, p at most {culprit.culprit.p:.2g}); it takes longer than "
         f"{reference(len(view.ranks))} in "
-        f"{culprit.causes or name}" + (f", {site.words}" if site else ""),
-        fix=advice.format(
-            rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank)
-        ),
+        f"{culprit.causes or name}"
+        + (f", {site.words}" if site else "")
+        + (f"; {paging.words}" if paging else ""),
+        fix=paging.fix if paging else fix,
         rank=culprit.rank,
         host=view.host_of(culprit.rank) or None,
         site=(site.site if site else None) or _line_of_phase(view, culprit),
@@ -212,6 +218,33 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         recoverable_ms_per_step=culprit.recoverable_ms.value,
         interval_ms_per_step=(culprit.recoverable_ms.low, culprit.recoverable_ms.high),
         proof=_proof(culprit, site),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Paging:
+    """Memory that the slow rank maps anew in each step, and the others do not."""
+
+    words: str
+    fix: str | Option
+
+
+def _paging(view: RunView, straggler: Straggler) -> _Paging | None:
+    """Where the slow rank alone has many page faults. What a process did before its loop decides
+    whether malloc keeps what is freed: it does once a large block has been freed (glibc raises its
+    ``M_MMAP_THRESHOLD`` then, mallopt(3)).
+    """
+    if straggler.phase not in ("forward", "backward", "optimizer"):
+        return None
+    by_rank = {rank: faults_per_step(view, rank) for rank in view.ranks}
+    own = by_rank.pop(straggler.rank)
+    others = [faults.per_step for faults in by_rank.values() if faults]
+    if own is None or not others or own.per_step < max(MANY_FAULTS, TIMES_FAULTS * max(others)):
+        return None
+    return _Paging(
+        f"it has {own.per_step:,.0f} page faults a step, as its memory is mapped anew each time, "
+        f"and {reference(len(view.ranks))} {max(others):,.0f}",
+        less_mapping(view, straggler.rank),
     )
 
 
