@@ -1,6 +1,9 @@
 """Which collection of the script grows with its memory, where no tensors do."""
 
+import functools
+import itertools
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,6 +57,27 @@ def looked_twice(fill, grown_bytes):
     for _ in range(100):
         fill()
     return collection.look(grown_bytes)
+
+
+def test_results_that_a_function_is_told_to_keep_are_found():
+    class Zooms:
+        def __init__(self):
+            self.zoom = functools.cache(self.zoomed)
+
+        def zoomed(self, factor):
+            return np.full(4096, factor)
+
+    zooms, factors = Zooms(), itertools.count()
+    told = looked_twice(lambda: zooms.zoom(next(factors)), 3_500_000)
+    assert told["grown_in"] == "zoom (functools.cache)"
+    line = "            self.zoom = functools.cache(self.zoomed)\n"
+    assert told["grown_site"].endswith(
+        f"{Path(__file__).name}:{lines_of_this_file().index(line) + 1}"
+    )
+
+
+def lines_of_this_file():
+    return Path(__file__).read_text().splitlines(keepends=True)
 
 
 def test_arrays_in_a_list_of_an_object_of_an_object_are_found():

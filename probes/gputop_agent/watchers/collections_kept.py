@@ -2,18 +2,26 @@
 doing: arrays, texts, samples, results.
 
 From the variables of the running functions on, through objects and modules of the user's. What a
-long collection holds may itself have grown: lists by key, or those of its objects.
+long collection holds may itself have grown: lists by key, or those of its objects. So may what
+``functools.cache`` keeps of a function's results.
 """
 
+import gc
+import re
 import sys
 from collections import deque
+from functools import lru_cache
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
+from gputop_agent.runtime import source
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import keepers
 
+CACHE = " (functools.cache)"  # after the name of a function whose results are kept
+_CACHED: Any = type(lru_cache(len))
+_CACHES = r"\b%s\b *=.*\bcache\(|\bdef %s\("
 MAX_DEPTH, MAX_SEEN, MAX_NS = 5, 2000, 20_000_000
 EACH = "[...]"  # after the name of a collection: those that it holds
 MAX_ELEMENTS = 512  # of a collection that are looked into
@@ -54,7 +62,7 @@ class GrowingCollection:
         if grown.get(largest, 0) <= MIN_SHARE * max(1, memory_bytes - self.memory_bytes):
             largest = self._only_opaque(piles, growth)
         if largest:
-            site = keepers.filled_at(largest.removesuffix(EACH), search)
+            site = _filled_at(largest, search)
             self.told = {"grown_in": largest, "grown_site": site}
         self.lengths = {name: len(pile) for name, pile in piles.items()}
         self.memory_bytes, self.step = memory_bytes, session.step
@@ -132,11 +140,28 @@ def _inside(name, value):
     """Names and values of an object or module of the user's; the values of a small dict under its
     own name.
     """
+    if type(value) is _CACHED:
+        return [(name.removesuffix(CACHE) + CACHE, one) for one in _results(value)]
     if type(value) is dict:
         return [(name, one) for one in list(value.values())]
     is_users = keepers.is_users_module if type(value) is ModuleType else _is_looked_into
     inside = getattr(value, "__dict__", None) if is_users(value) else None
     return list(inside.items()) if type(inside) is dict else []
+
+
+def _results(cached):
+    """The dict with what a function gave for each of its arguments; none where it is empty."""
+    attributes, size = cached.__dict__, cached.cache_info().currsize
+    dicts = [one for one in gc.get_referents(cached) if type(one) is dict]
+    return [one for one in dicts if one is not attributes and 0 < len(one) == size]
+
+
+def _filled_at(name, search):
+    """The only line that fills it; of what a function gave, that which has it kept, or its own."""
+    if not name.endswith(CACHE):
+        return keepers.filled_at(name.removesuffix(EACH), search)
+    function = re.escape(name.removesuffix(CACHE))
+    return (search or source.place_matching)(_CACHES % (function, function)) or ""
 
 
 def _is_looked_into(value):

@@ -1,8 +1,9 @@
 """What grows when memory grows: the tensors that are alive are counted, once memory has risen for
 the first time.
 
-A run that grows is counted in at most six times, each time after as much growth as all before, on
-the training thread, booked as ours.
+A run that grows is counted in at most six times, on the training thread, booked as ours: soon after
+the first time, as only two counts tell what grows, and then each time after as much growth as all
+before.
 
 Graphs whose buffers are freed take little memory each. So Python's own blocks and the C heap are
 asked for as well, at a few steps: where they grow with each step, tensors are counted twice or
@@ -21,7 +22,7 @@ from gputop_agent.timing import memory, roots
 from gputop_agent.watchers import collections_kept, graph_chain, keepers
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
-RISE_BYTES = 48 << 20
+RISE_BYTES, RISE_AGAIN_BYTES = 48 << 20, 12 << 20
 MAX_LOOKS = 6
 # a pass that took longer is the last one, but one count alone would say nothing
 MAX_LOOK_NS = 50_000_000
@@ -93,7 +94,10 @@ def count():
     """Count the tensors, and those among them that hold a graph; 20-40 ms for 300,000 objects."""
     began, used, torch = monotonic_ns(), memory.last(), session.torch
     current.looks += 1
-    current.next_bytes = used + max(RISE_BYTES, used - current.base)
+    if current.looks == 1:
+        current.next_bytes = used + RISE_AGAIN_BYTES
+    else:
+        current.next_bytes = used + max(RISE_BYTES, used - current.base)
     kinds = {torch.Tensor, torch.nn.Parameter}
     all_tensors, with_graph, graphs = [], [], Counter()
     for item in roots.of_types(gc.get_objects(), kinds):

@@ -40,7 +40,7 @@ MIN_CHAIN_STEPS, MIN_CHAIN_NODES = 50, 10
 """Over so many steps, and by so many nodes, a tensor's graph goes back at least, to be kept and not
 of this step.
 """
-ANONYMOUS = 0.5
+ANONYMOUS = 0.3
 """Part of a growth with no file behind it: a mapped data set's pages can be dropped."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import Event, on_ranks
 from gputop_analysis.model import Finding, Input, Proof
@@ -53,6 +54,7 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
             fix="keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), "
             "or an optimizer with stochastic rounding, or raise the learning rate",
             rank=rank,
+            site=optimizer_site(view, rank),
             confidence=0.85,
             proof=Proof(
                 statistic="smallest share of unchanged values in the last three looks",
