@@ -150,6 +150,15 @@ def slowing(tmp_path, phase="forward", by=2.0, samples=(8, 8), fold=1, cpu_ms=No
     return build
 
 
+@pytest.mark.parametrize(("at_step", "said"), [(210, False), (20, True)])
+def test_a_student_that_trains_after_its_teacher_is_no_slow_down(tmp_path, at_step, said):
+    adam = {"class": "Adam", "parameters": 1000, "others": []}
+    build = slowing(tmp_path, "backward", 2.0, optimizer=adam)
+    t_ns = T0 + int((at_step * 16 + max(0, at_step - 200) * 10) * 1e6)
+    build.event("hello_update", t_ns, rank=0, optimizer={**adam, "others": ["Adam"]})
+    assert ("CE11" in found(build)) is said
+
+
 def test_a_lasting_slow_down_is_named_with_step_phase_and_cost(tmp_path):
     one = found(slowing(tmp_path, "backward", 2.0))["CE11"]
     assert one.title.endswith("since step 200") and "backward grew" in one.evidence

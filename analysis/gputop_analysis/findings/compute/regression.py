@@ -23,6 +23,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
 from gputop_analysis.findings.site import named
 from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.told import told
 from gputop_analysis.level import LevelChange, level_change
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import longer, percent
@@ -33,6 +34,8 @@ SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
 without any queue: where most of the growth is CPU time, or that is not known, more is asked for, or
 that one phase grows by itself.
 """
+EARLIER_NS, LATER_NS = 1_000_000_000, 5_000_000_000
+"""Around the change, the news of another optimizer: the agent looks for news now and then."""
 OTHERS = 0.2
 """Part of the step that other phases must take to tell how far a neighbour slows all of it."""
 LOOK_AT = 8
@@ -250,6 +253,8 @@ def regression(view: RunView, rank: int) -> Regression | None:
     cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index) if measured else None
     alone_ms = _beyond_the_rest(evenly.ms(f"{phase}_ns") / work, walls_ms / work, change.index)
     since_ns = evenly.began_ns(change.index)
+    if _another_trains(view, rank, since_ns):
+        return None
     return Regression(
         step,
         change,
@@ -264,6 +269,24 @@ def regression(view: RunView, rank: int) -> Regression | None:
         cpu_ms,
         since_ns,
     )
+
+
+def _another_trains(view: RunView, rank: int, since_ns: int) -> bool:
+    """Whether an optimizer of other parameters made its first update then, as that of a student
+    whose teacher was trained first.
+    """
+    known = 0
+    for kind in ("hello", "hello_update"):
+        for event in told(view, kind).get(rank, ()):
+            optimizer = event.get("optimizer")
+            if not optimizer:
+                continue
+            count = 1 + len(optimizer.get("others") or ())
+            came = count > known > 0
+            if came and -EARLIER_NS <= event["t_ns"] - since_ns <= LATER_NS:
+                return True
+            known = max(known, count)
+    return False
 
 
 def _with_cpu(rows: Array) -> tuple[Array, bool]:
