@@ -62,6 +62,13 @@ def departure_of(
             f"others go on: it waits in {did}"
         )
         return _Departure("ended early", words, loop)
+    head = _loop_begun_again(ranks[rank], ranks, others)
+    if head:
+        words = (
+            f"rank {rank} asks for a batch at {head}, in {call.name}, while the others are still "
+            "at one: it has fewer, or left one out"
+        )
+        return _Departure("ended early", words, head)
     if call.peer is not None and call.same_as(usual) and not away.seen_before:
         words = (
             f"rank {rank} waits in {did}, which its earlier steps did not have: no call meets it"
@@ -189,6 +196,21 @@ def loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
         missing = [block for block in loops if block not in own_place.blocks]
         if missing and _line(own_place.site) > int(missing[0].partition(" ")[0]):
             return f"{theirs.file}:{missing[0].partition(' ')[0]}"
+    return ""
+
+
+def _loop_begun_again(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
+    """The loop that others are in and at whose first line this rank waits, where it asks for its
+    first batch or the next one: ``train.py:30``; else empty.
+    """
+    for other in others:
+        pair = _common(standing, ranks[other])
+        if pair is None or pair[0].site == pair[1].site:
+            continue
+        own_place, theirs = pair
+        loops = [block for block in theirs.blocks if block.endswith(_LOOPS)]
+        if loops and _line(own_place.site) == int(loops[-1].partition(" ")[0]):
+            return f"{theirs.file}:{loops[-1].partition(' ')[0]}"
     return ""
 
 

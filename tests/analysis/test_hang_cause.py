@@ -384,6 +384,16 @@ def test_a_rank_that_left_out_a_pass_is_ahead_and_took_no_other_branch():
     assert "in an earlier pass of its loop" in cause.words and "branch" not in cause.words
 
 
+def test_a_rank_that_asks_for_a_batch_while_another_has_one_has_fewer():
+    """As accelerate's loader does, which hands its random numbers round at the start of a pass."""
+    groups = {"0": Group("default_pg", frozenset((0, 1)))}
+    ahead = in_torch(numbered([*steps(24), 10]), 10, "for batch in loader:", ())
+    other = in_torch(numbered([*steps(24), 30]), 30, "loss.backward()", ("10 for",))
+    cause = judge({0: other, 1: ahead}, groups)
+    assert (cause.kind, cause.rank, cause.site) == ("ended early", 1, "train.py:10")
+    assert "asks for a batch at train.py:10" in cause.words
+
+
 def test_a_backward_that_does_not_reduce_may_have_run():
     groups = {"0": Group("default_pg", frozenset((0, 1)))}
     odd = in_torch(numbered([*steps(23), 40]), 40)
