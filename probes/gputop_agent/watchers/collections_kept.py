@@ -141,7 +141,7 @@ def _inside(name, value):
     own name.
     """
     if type(value) is _CACHED:
-        return [(name.removesuffix(CACHE) + CACHE, one) for one in _results(value)]
+        return [(name.removesuffix(CACHE) + CACHE, results) for results in _results(value)]
     if type(value) is dict:
         return [(name, one) for one in list(value.values())]
     is_users = keepers.is_users_module if type(value) is ModuleType else _is_looked_into
@@ -152,8 +152,8 @@ def _inside(name, value):
 def _results(cached):
     """The dict with what a function gave for each of its arguments; none where it is empty."""
     attributes, size = cached.__dict__, cached.cache_info().currsize
-    dicts = [one for one in gc.get_referents(cached) if type(one) is dict]
-    return [one for one in dicts if one is not attributes and 0 < len(one) == size]
+    dicts = [part for part in gc.get_referents(cached) if type(part) is dict]
+    return [results for results in dicts if results is not attributes and 0 < len(results) == size]
 
 
 def _filled_at(name, search):
