@@ -84,7 +84,7 @@ class Regression:
     silent=(
         "sides shorter than five autocorrelation times; more tokens or samples a step, which "
         "are divided out; samples that grow in stages; growth that waiting for a core explains; "
-        "computing on a CPU that slows by less than half"
+        "computing on a CPU that slows by less than half; another optimizer that begins then"
     ),
     traps="a batch or sequence schedule",
     seen_on=CPU,
