@@ -192,10 +192,9 @@ def loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
         if pair is None:
             continue
         own_place, theirs = pair
-        loops = [block for block in theirs.blocks if block.endswith(_LOOPS)]
-        missing = [block for block in loops if block not in own_place.blocks]
-        if missing and _line(own_place.site) > int(missing[0].partition(" ")[0]):
-            return f"{theirs.file}:{missing[0].partition(' ')[0]}"
+        missing = [line for line in _loops(theirs) if line not in _loops(own_place)]
+        if missing and _line(own_place.site) > missing[0]:
+            return f"{theirs.file}:{missing[0]}"
     return ""
 
 
@@ -208,10 +207,15 @@ def _loop_begun_again(standing: RankStanding, ranks: Ranks, others: list[int]) -
         if pair is None or pair[0].site == pair[1].site:
             continue
         own_place, theirs = pair
-        loops = [block for block in theirs.blocks if block.endswith(_LOOPS)]
-        if loops and _line(own_place.site) == int(loops[-1].partition(" ")[0]):
-            return f"{theirs.file}:{loops[-1].partition(' ')[0]}"
+        loops = _loops(theirs)
+        if loops and _line(own_place.site) == loops[-1]:
+            return f"{theirs.file}:{loops[-1]}"
     return ""
+
+
+def _loops(place: ThreadPlace) -> list[int]:
+    """First lines of the loops that a place is in, the outermost first."""
+    return [int(block.partition(" ")[0]) for block in place.blocks if block.endswith(_LOOPS)]
 
 
 def _has_passed(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> bool:

@@ -33,6 +33,14 @@ def told(view: RunView, kind: str) -> dict[int, list[Event]]:
     return view.known[key]
 
 
+def told_optimizers(view: RunView, rank: int) -> list[Event]:
+    """The events that describe a rank's optimizers, its hello and what it said anew, in order."""
+    hellos = (
+        event for kind in ("hello", "hello_update") for event in told(view, kind).get(rank, ())
+    )
+    return [event for event in hellos if event.get("optimizer")]
+
+
 def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
     # kept with what it was made from
     known_events: _Known = vars(view.record).setdefault(f"_told_{kind}", _Known())

@@ -131,8 +131,11 @@ class SeenHabits:
 
 def is_suspected(findings):
     """Whether a look has found what is worth another one soon."""
-    vanished = (findings.get("weights_rms") or 1.0) < VANISHED
-    return vanished or target_classes.is_suspected(findings)
+    return _have_vanished(findings) or target_classes.is_suspected(findings)
+
+
+def _have_vanished(findings):
+    return (findings.get("weights_rms") or 1.0) < VANISHED
 
 
 def gist(findings):
@@ -144,7 +147,7 @@ def gist(findings):
         findings.get("predictions_shape"),
         bool(findings.get("clips_scaled")),
         bool(findings.get("clips_late")),
-        (findings.get("weights_rms") or 1.0) < VANISHED,
+        _have_vanished(findings),
         *target_classes.gist(findings),
     )
 

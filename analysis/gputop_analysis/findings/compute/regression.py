@@ -23,7 +23,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
 from gputop_analysis.findings.site import named
 from gputop_analysis.findings.sites import top_site
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import told_optimizers
 from gputop_analysis.level import LevelChange, level_change
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import longer, percent
@@ -276,16 +276,12 @@ def _another_trains(view: RunView, rank: int, since_ns: int) -> bool:
     whose teacher was trained first.
     """
     known = 0
-    for kind in ("hello", "hello_update"):
-        for event in told(view, kind).get(rank, ()):
-            optimizer = event.get("optimizer")
-            if not optimizer:
-                continue
-            count = 1 + len(optimizer.get("others") or ())
-            came = count > known > 0
-            if came and -EARLIER_NS <= event["t_ns"] - since_ns <= LATER_NS:
-                return True
-            known = max(known, count)
+    for event in told_optimizers(view, rank):
+        count = 1 + len(event["optimizer"].get("others") or ())
+        came = count > known > 0
+        if came and -EARLIER_NS <= event["t_ns"] - since_ns <= LATER_NS:
+            return True
+        known = max(known, count)
     return False
 
 

@@ -53,7 +53,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     rank = max(faults_by_rank, key=lambda faults: faults_by_rank[faults].per_step, default=None)
     if rank is None or faults_by_rank[rank].per_step <= FAULTS_PER_STEP:
         return None
-    faults, cost_us = faults_by_rank[rank], kernel_us(view, rank)
+    faults, cost_us = faults_by_rank[rank], _cost_us(view, rank)
     if cost_us is None or faults.per_step * cost_us.value / 1e3 <= LEAST_SHARE * faults.wall_ms:
         return None
     cost = Interval(*(faults.per_step * us / 1e3 for us in cost_us))
@@ -138,7 +138,7 @@ def less_mapping(view: RunView, rank: int) -> str | Option:
     )
 
 
-def kernel_us(view: RunView, rank: int) -> Interval | None:
+def _cost_us(view: RunView, rank: int) -> Interval | None:
     """Kernel time of the training per page fault while there are many; None: not known, not
     plausible.
     """

@@ -10,7 +10,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, on_ranks, parameter_names, told
+from gputop_analysis.findings.told import Event, on_ranks, parameter_names, told, told_optimizers
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
@@ -228,12 +228,8 @@ def _once_given(view: RunView, rank: int, trainable: int) -> bool:
     """Whether an optimizer of an earlier stage of the script had them, as that of a teacher that is
     trained first.
     """
-    told_optimizers = [
-        event.get("optimizer") or {}
-        for kind in ("hello", "hello_update")
-        for event in told(view, kind).get(rank, ())
-    ]
-    most = max(map(_given, told_optimizers), default=0)
+    optimizers = (event["optimizer"] for event in told_optimizers(view, rank))
+    most = max(map(_given, optimizers), default=0)
     return most >= (1 - MUCH_WITHOUT) * trainable
 
 
