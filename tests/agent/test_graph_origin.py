@@ -117,3 +117,18 @@ def test_statistics_that_a_forward_in_training_writes_are_no_origin(training, ba
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(2)).train(training)
     network[0].running_mean.fill_(float("nan"))
     assert numeric_origin.bad_weights(SlottedModules([network]))[0] == bad
+
+
+def test_an_infinity_in_the_batch_is_no_relus():
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = torch.randn(4, 8)
+    x[2] = float("inf")
+    origin = Graph(net(x).logsumexp(1).mean()).origin()
+    assert origin.unowned is not None and origin.name == "addmm"
+
+
+def test_an_infinite_weight_of_a_loss_goes_into_the_product():
+    out = torch.randn(4, 1, requires_grad=True)
+    weight = torch.tensor([[1.0], [float("inf")], [1.0], [1.0]])
+    origin = Graph((weight * (out - 1) ** 2).mean()).origin()
+    assert origin.unowned is not None and origin.name == "mul"

@@ -209,3 +209,86 @@ def test_what_makes_the_samples(tmp_path, monkeypatch, name, made):
     else:
         line = next(at for at, text in enumerate(DATA.split("\n"), 1) if made in text)
         assert told is not None and told.site.endswith(f":{line}")
+
+
+HELD = """
+import numpy as np
+import torch
+
+
+class Prices(torch.utils.data.Dataset):
+    def __init__(self, table):
+        self.returns = []
+        for row in table:
+            self.returns.append(np.log1p(row - 2))  # computed
+        self.table = table
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, n):
+        return self.returns[n]
+
+
+class Read(Prices):
+    def __init__(self, table):
+        rows = read()
+        self.returns = rows  # read
+
+
+class Given(Prices):
+    def __init__(self, rows):
+        self.returns = rows  # given
+
+
+def scaled(table):
+    return table / table.std(0)  # scaled
+
+
+def read():
+    return np.full((8, 4), np.inf - np.inf)
+
+
+def train():
+    rows = scaled(np.ones((8, 4)))
+    given = Given(rows)
+    return torch.utils.data.DataLoader(given)  # built
+"""
+
+
+def line_with(text, source):
+    return next(at for at, line in enumerate(source.split("\n"), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "made", "operation"),
+    [
+        ("Prices", 0.5, "# computed", "log1p"),
+        ("Read", float("nan"), "# read", ""),
+        ("Given", float("nan"), "# scaled", "div"),
+        ("Prices", 3.0, None, None),
+    ],
+)
+def test_what_a_data_set_holds(tmp_path, monkeypatch, name, value, made, operation):
+    np = pytest.importorskip("numpy")
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "data.py"
+    path.write_text(HELD)
+    space: dict[str, Any] = {"__name__": "data"}
+    exec(compile(HELD, str(path), "exec"), space)
+    with np.errstate(all="ignore"):
+        loader = DataLoader(space[name](np.full((8, 4), value)), batch_size=2)
+    iterator = iter(loader)
+    monkeypatch.setattr(batch_origin, "batches", batch_origin.Batches())
+    batch_origin.fetched(iterator, next(iterator))
+    site = f"data.py:{line_with('# built', HELD)}"
+    monkeypatch.setattr(nan_source.open_step, "loader", {"site": site})
+    monkeypatch.setattr(nan_source.frames, "file_of", lambda site: str(path))
+    (tmp_path / "train.py").write_text("for x in batches:\n    net(x)\n")
+    told = nan_source.of_call(str(tmp_path / "train.py"), 2)
+    if made is None:
+        assert told is None
+        return
+    assert told is not None
+    assert told.site.endswith(f":{line_with(made, HELD)}")
+    assert (told.operation, told.held_in) == (operation, f"{name}.returns")

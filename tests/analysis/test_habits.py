@@ -270,3 +270,20 @@ def test_a_nan_that_was_given_has_the_line_that_is_likeliest_to_make_one(tmp_pat
         in given.evidence
     )
     assert "look at data.py:9 first" in given.fix and "add an epsilon" in given.fix
+
+
+def test_a_nan_of_a_data_set_has_the_line_that_fills_it(tmp_path):
+    build = trained(tmp_path, steps=100)
+    build.step(0, loss=float("nan"), flags=wire.F_NONFINITE, forward=8, backward=16, optimizer=4)
+    build.event("nonfinite", rank=0, pid=1, step=100, loss="nan")
+    origin = {"watched": False, "direction": "input", "how": "graph", "layer": "loss"}
+    none_known = {"between": ["", ""]}
+    build.event("nan_origin", rank=0, pid=1, step=100, operation="addmm", **origin, **none_known)
+    held = {"suspect_at": "data.py:9", "held_in": "Prices.returns"}
+    build.event("nan_place", rank=0, pid=1, step=100, operation="addmm", site="train.py:30", **held)
+    given = found(build)["NU01"]
+    assert given.site == "data.py:9"
+    assert "`Prices.returns` of the data set holds values that are not finite" in given.evidence
+    assert "data.py:9 is the likeliest to have put them there" in given.evidence
+    assert given.title.endswith("NaN goes into addmm")
+    assert "look at data.py:9 first" in given.fix

@@ -278,6 +278,8 @@ class NanPlace(SiteFacts, total=False):
     suspect: Line
     suspect_at: Line
     """Of values that it was given: the likeliest to have made them, read from the source."""
+    held_in: Line
+    """The attribute of the data set that was seen to hold such values, as ``Prices.returns``."""
 
 
 class NoGradientEvent(TypedDict, total=False):

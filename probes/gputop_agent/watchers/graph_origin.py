@@ -50,7 +50,12 @@ _SAME_VALUES = (
     "t transpose permute expand view reshape reshape_alias unsafe_view alias slice unsqueeze "
     "squeeze clone neg select"
 ).split()
-_PICKS = ("gather", "index", "index_select")  # give some of what they took
+_PICKS = ("gather", "index", "index_select", "where", "masked_fill")  # give some of what they took
+#: of an infinity they give one, or NaN; what others make of one may be finite again
+_CARRY_INFINITY = (
+    "mul mm addmm mv addmv bmm baddbmm addbmm convolution mse_loss l1_loss smooth_l1_loss "
+    "huber_loss binary_cross_entropy_with_logits"
+).split()
 _MASKS = ("log_softmax", "masked_fill", "where")  # give infinities on purpose
 _REPEATABLE = ("log", "log2", "log10", "log1p", "acos", "asin", "atanh", "acosh", "lgamma", "tan")
 
@@ -167,7 +172,7 @@ class Graph:
         bad = self.bad_children(node)
         if node.name in _PICKS and not any(_has_nan(child.result) for child in bad):
             return
-        if node.given is None and (bad or _has_nan(node.unowned)):
+        if node.given is None and (bad or _is_carried(node)):
             node.given = False
 
     def _judge_giver(self, node):
@@ -318,6 +323,13 @@ def is_finite(tensor):
         return None
     low, high = (number.item() for number in extremes)
     return low - low == 0 and high - high == 0
+
+
+def _is_carried(node):
+    """Whether what the node took and no other gave makes its result not finite."""
+    if node.unowned is None:
+        return False
+    return node.name in _CARRY_INFINITY or _has_nan(node.unowned)
 
 
 def _has_nan(tensor):

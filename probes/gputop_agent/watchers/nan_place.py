@@ -146,7 +146,11 @@ def _suspect(calling, innermost):
     for file, line in dict.fromkeys((calling, innermost)):
         made = nan_source.of_call(file, line)
         if made is not None:
-            return {"suspect_at": made.site, "suspect": made.operation}
+            return {
+                "suspect_at": made.site,
+                **({"suspect": made.operation} if made.operation else {}),
+                **({"held_in": made.held_in} if made.held_in else {}),
+            }
     return {}
 
 

@@ -3,7 +3,8 @@ loss was given it.
 
 Nothing tells of values that carry no gradient, so the source is read: what flows into the call,
 backwards through the assignments of its function, what those call, and how the data set makes its
-samples. A line is told where one alone is the likeliest to make such a value.
+samples. A line is told where one alone is the likeliest to make such a value. Where the data set
+itself holds such values, that is seen, and the lines that fill its attribute are read.
 """
 
 import ast
@@ -13,14 +14,15 @@ from typing import Any, NamedTuple
 
 from gputop_agent.runtime import frames, source, syntax
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import batch_origin
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import batch_origin, held_values
 
 CERTAIN, LIKELY, GUARDED = range(3)  # a literal; a pole in reach; one that is kept off
 _MAX_FUNCTIONS = 40
 _MAX_CALLERS = 3  # that a value is followed up through
 _BY_A_NUMBER = frozenset("div divide true_divide pow float_power".split())
 _HAS_A_POLE = _BY_A_NUMBER | frozenset(
-    "sqrt rsqrt log log2 log10 std var reciprocal acos asin atanh logit".split()
+    "sqrt rsqrt log log1p log2 log10 std var reciprocal acos asin atanh logit arccos arcsin arctanh".split()
 )
 _KEEPS_OFF = frozenset(
     "clamp clip maximum max clamp_min nan_to_num abs relu softplus sigmoid exp".split()
@@ -45,7 +47,10 @@ class Made(NamedTuple):
 
     site: str
     operation: str
+    """Empty where the line only fills what holds such values."""
     tier: int
+    held_in: str = ""
+    """``"Prices.returns"``, where a data set was seen to hold such values."""
 
 
 class SourcePart(NamedTuple):
@@ -57,12 +62,11 @@ class SourcePart(NamedTuple):
 
 def of_call(file, line):
     """What is the likeliest to have made a value that the call in this line was given: what flows
-    into it before what makes samples, unless that is surer; None where several are as likely.
+    into it before what makes samples and what the data set holds, unless a later one is surer; None
+    where several are as likely.
     """
-    on_its_way, in_samples = _likeliest(_flow_into(file, line)), _likeliest(_samples())
-    if on_its_way is None or (in_samples is not None and in_samples.tier < on_its_way.tier):
-        return in_samples
-    return on_its_way
+    made = [_likeliest(_flow_into(file, line)), _likeliest(_samples()), _in_data()]
+    return min(filter(None, made), key=lambda place: place.tier, default=None)
 
 
 def _likeliest(parts):
@@ -113,6 +117,11 @@ def _values_into(statement, statements):
         for argument in (*call.args, *(keyword.value for keyword in call.keywords))
     ]
     wanted = {name for part in (*arguments, *_receivers(calls)) for name in _names(part)}
+    return _with_assigned(arguments, wanted, statement, statements)
+
+
+def _with_assigned(arguments, wanted, statement, statements):
+    """Values, and what statements before one assign to the wanted names; and all such names."""
     before = [node for node in statements if node.lineno < statement.lineno]
     for node in sorted(before, key=lambda node: node.lineno, reverse=True):
         made, value = _assigned(node)
@@ -256,6 +265,75 @@ def _of_function(function):
         return []
     around = syntax.function_around(code.co_filename, code.co_firstlineno)
     return [] if around is None else [SourcePart(code.co_filename, around)]
+
+
+def _in_data():
+    """Where values not finite that the data set was seen to hold come from: the likeliest line to
+    make them of what flows into its attribute, else the one that fills it; None without either.
+    """
+    iterator, _, _ = batch_origin.current()
+    dataset = vars(iterator).get("_dataset") if iterator is not None else None
+    holder = held_values.of_dataset(dataset)
+    if holder is None:
+        return None
+    held_in = "%s.%s" % (holder.kind.__name__, holder.attribute)
+    fills = _fills_in_class(holder)
+    made = _likeliest([part for fill in fills for part in fill.parts])
+    if (made is None or made.tier == GUARDED) and all(fill.is_given for fill in fills):
+        made = _likeliest(_flow_into_loader())
+    if made is not None and made.tier < GUARDED:
+        return made._replace(tier=CERTAIN, held_in=held_in)
+    site = source.place_of([(fill.file, fill.line) for fill in fills])
+    return Made(site, "", CERTAIN, held_in) if site else None
+
+
+class _Fill(NamedTuple):
+    """A statement that fills an attribute, what flows into it, and whether some of that is a
+    parameter's.
+    """
+
+    file: str
+    line: int
+    parts: "list[SourcePart]"
+    is_given: bool
+
+
+def _fills_in_class(holder):
+    """Those of the nearest class that has any: one that overrides a method may leave out the
+    other's.
+    """
+    for base in holder.kind.__mro__:
+        methods = [method for value in vars(base).values() for method in _of_function(value)]
+        fills = [fill for method in methods for fill in _fills(method, holder.attribute)]
+        if fills:
+            return fills
+    return []
+
+
+def _fills(method, attribute):
+    statements = _statements(method.node)
+    for statement in statements:
+        made, value = _assigned(statement)
+        if "self." + attribute in made and not _is_empty(value):
+            values, names = _with_assigned([value], _names(value), statement, statements)
+            parts = [SourcePart(method.file, value) for value in values]
+            is_given = bool(_parameters(method.node) & names)
+            yield _Fill(method.file, statement.lineno, parts, is_given)
+
+
+def _is_empty(value):
+    """``[]``, ``{}``, ``list()``, ``None``: what is filled later."""
+    if isinstance(value, ast.Call):
+        is_method = isinstance(value.func, ast.Attribute)
+        return not (is_method or value.args or value.keywords)
+    return not any(isinstance(part, (ast.Name, ast.Call)) for part in ast.walk(value))
+
+
+def _flow_into_loader():
+    """What flows into the line that builds the training's loader."""
+    site = (open_step.loader or {}).get("site") or ""
+    file, line = frames.file_of(site), site.rpartition(":")[2]
+    return _flow_into(file, int(line)) if file and line.isdigit() else []
 
 
 def _samples():

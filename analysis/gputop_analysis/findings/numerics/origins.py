@@ -66,6 +66,12 @@ def suspicion(place: Event) -> str:
     """
     if "suspect_at" not in place:
         return ""
+    if "held_in" in place:
+        made = f", by {place['suspect']}" if "suspect" in place else ""
+        return (
+            f"; `{place['held_in']}` of the data set holds values that are not finite; "
+            f"{place['suspect_at']} is the likeliest to have put them there{made}"
+        )
     if "site" not in place:
         return (
             f"; by the graph of the step after, {place['suspect_at']} alone has an operation "
@@ -97,7 +103,7 @@ def in_short(event: Event) -> str:
         if beside_model(event):
             value = event.get("value") or "NaN"
             return f"{value} goes into {event.get('operation') or 'the loss'} after the model"
-        return f"{event.get('value') or 'NaN'} goes into {_layer(event)}"
+        return f"{event.get('value') or 'NaN'} goes into {_taker(event)}"
     if direction == "weights":
         return f"{_weight(event)} is not finite"
     if direction == "reduced":
@@ -118,8 +124,14 @@ def beside_model(event: Event) -> bool:
         event["direction"] == "input"
         and event.get("layer") == "loss"
         and not event.get("class")
+        and not _is_before_layers(event)
         and (event.get("batch") or {}).get("finite") is not False
     )
+
+
+def _is_before_layers(event: Event) -> bool:
+    """Whether no layer was known yet, as in the first step, so that none lies before or after."""
+    return event.get("between") == ["", ""]
 
 
 def of_loss_operation(event: Event) -> bool:
@@ -155,7 +167,7 @@ def _what(event: Event) -> str:
         operation = event.get("operation") or "the loss"
         return f"forward: {value} went into {operation} beside the model's output"
     if direction == "input":
-        return f"forward: what goes into {_layer(event)} was {value} already"
+        return f"forward: what goes into {_taker(event)} was {value} already"
     operation = event.get("operation")
     if direction == "backward":
         by = f" by the gradient of {operation}" if operation else ""
@@ -214,6 +226,13 @@ def _batch(event: Event) -> str:
     if batch.get("finite"):
         text += ", which is finite itself"
     return text
+
+
+def _taker(event: Event) -> str:
+    """What took a value that was not finite already."""
+    if _is_before_layers(event):
+        return str(event.get("operation") or "the model")
+    return _layer(event)
 
 
 def _layer(event: Event) -> str:
@@ -320,6 +339,7 @@ _KEEP_OFF = {
     "softmax": "let no row hold an infinity or be masked fully",
     "acos": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
     "asin": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
+    "log1p": "keep its argument above -1",
     "nll_loss": "leave out batches without a target",
 }
 
@@ -327,7 +347,7 @@ _KEEP_OFF = {
 _KEEP_OFF_BY_HAND = {
     "std": ("the deviation of one value alone is NaN, and that of equal ones 0: add an epsilon",),
     "var": ("the variance of one value alone is NaN: leave such batches out",),
-    **{name: (_KEEP_OFF[name],) for name in ("log", "div", "sqrt", "pow", "acos", "asin")},
+    **{name: (_KEEP_OFF[name],) for name in ("log", "log1p", "div", "sqrt", "pow", "acos", "asin")},
     "mul": ("0 times NaN is NaN: x.nan_to_num() first, or torch.where(known, x, 0)",),
     "hypot": ("keep its arguments from being 0 together: add an epsilon",),
     "xlogy": (_KEEP_OFF["log"],),
