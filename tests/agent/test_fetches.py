@@ -106,7 +106,7 @@ def test_padding_is_counted_from_the_mask(dtype):
     batch.reset()
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]], dtype=dtype)
     batch.count({"input_ids": torch.zeros(2, 4, dtype=torch.int64), "attention_mask": mask})
-    assert batch.take_padding() == {"batches": 1, "places": 8, "tokens": 4}
+    assert batch.take_padding() == {"batches": 1, "places": 8, "tokens": 4, "kept": 6}
     assert batch.take_padding() is None
 
 
@@ -122,6 +122,59 @@ def test_padding_is_counted_from_the_mask(dtype):
 def test_other_masks_say_nothing(mask):
     batch.reset()
     batch.count({"attention_mask": mask})
+    assert batch.take_padding() is None
+
+
+def rows_of(lengths, width, filling, dtype=torch.int64):
+    table = torch.full((len(lengths), width), filling, dtype=dtype)
+    for row, length in zip(table, lengths, strict=True):
+        row[:length] = torch.arange(1, length + 1)
+    return table
+
+
+@pytest.mark.parametrize("filling", [0, -100])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_without_a_mask_rows_that_end_alike_are_filled(filling, dtype):
+    batch.reset()
+    batch.count((rows_of([3, 9, 4, 5], 10, filling, dtype), torch.zeros(4)))
+    counts = {"batches": 1, "places": 40, "tokens": 21, "kept": 36, "filling": str(filling)}
+    assert batch.take_padding() == counts
+
+
+def test_rows_that_begin_alike_are_filled():
+    batch.reset()
+    batch.count(rows_of([3, 9, 4, 5], 10, 0).flip(1))
+    assert batch.take_padding() == {
+        "batches": 1,
+        "places": 40,
+        "tokens": 21,
+        "kept": 36,
+        "filling": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        rows_of([10, 10, 10, 10], 10, 0),
+        rows_of([9, 10, 9, 10], 10, 0),
+        torch.tensor([[0, 1, 0, 2, 0, 3, 0, 0, 0, 0]] * 4),
+        torch.zeros(4, 10, dtype=torch.int64),
+    ],
+    ids=["full", "one place", "zeros within", "nothing else"],
+)
+def test_other_rows_are_full(table):
+    batch.reset()
+    batch.count(table)
+    assert batch.take_padding() == {"batches": 1, "places": 40, "tokens": 40, "kept": 40}
+
+
+@pytest.mark.parametrize(
+    "table", [torch.zeros(3, 10).long(), torch.zeros(4, 7).long(), torch.zeros(4, 10)]
+)
+def test_tables_that_cannot_tell_of_padding(table):
+    batch.reset()
+    batch.count(table)
     assert batch.take_padding() is None
 
 

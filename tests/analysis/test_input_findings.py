@@ -426,6 +426,37 @@ def test_rows_padded_to_one_length_are_not_mended_by_grouping(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kept", "distinct", "site"),
+    [
+        (9_000, 8, "data.py:7"),
+        (20_000, 1, "data.py:7"),
+        (20_000, 8, "train.py:9"),
+    ],
+    ids=["beyond the longest", "one length", "uneven rows"],
+)
+def test_the_line_of_padding(tmp_path, kept, distinct, site):
+    loader = {**LOADER, "site": "train.py:9"}
+    shapes = {"distinct": distinct, "batches": 100}
+    build = waiting(tmp_path, data=0.1, loader=loader, shapes=shapes)
+    counts = {"batches": 20, "places": 20_000, "tokens": 8_000, "kept": kept}
+    build.event("padding", rank=0, **counts, padded_at="data.py:7")
+    padding = found(build)["IN14"]
+    assert padding.site == site
+    if kept < 20_000:
+        assert "pad each batch only to its longest" in padding.fix
+
+
+def test_what_fills_rows_without_a_mask_is_told_unless_the_script_leaves_it_out(tmp_path):
+    counts = {"batches": 20, "places": 20_000, "tokens": 8_000, "kept": 20_000, "filling": "0"}
+    build = waiting(tmp_path / "told", data=0.1)
+    build.event("padding", rank=0, **counts)
+    assert "the others are 0 at the end or the begin of a row" in found(build)["IN14"].evidence
+    build = waiting(tmp_path / "packed", data=0.1)
+    build.event("padding", rank=0, **counts, left_out=True)
+    assert "IN14" not in found(build)
+
+
+@pytest.mark.parametrize(
     ("batches", "tokens"), [(20, 15_000), (4, 8_000)], ids=["little", "too few batches"]
 )
 def test_no_padding_to_speak_of(tmp_path, batches, tokens):

@@ -118,13 +118,21 @@ class LoaderLooks(LoaderFacts, total=False):
 
 
 class PaddingEvent(TypedDict, total=False):
-    """Of the attention masks among the batches looked at, the first 8 and then each 50th; with
+    """Places without a token in the batches looked at, the first 8 and then each 50th; with
     ``loader``.
     """
 
     batches: Whole
     places: Whole
     tokens: Whole
+    kept: Whole
+    """Places, if each batch were cut to its longest row."""
+    filling: Line
+    """The value that rows end or begin with; absent where ``attention_mask`` told."""
+    padded_at: Line
+    """The line of the user's ``collate_fn`` that fills rows up."""
+    left_out: bool
+    """Whether the script has calls that leave filling out of their work."""
 
 
 class RepeatsEvent(TypedDict, total=False):

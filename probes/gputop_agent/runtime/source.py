@@ -27,6 +27,12 @@ def place_matching(pattern):
     return place_of(_lines_where(re.compile(pattern).search))
 
 
+@lru_cache(maxsize=4)
+def has(pattern):
+    """Whether a line of the user's loaded files matches a regular expression."""
+    return bool(_lines_where(re.compile(pattern).search))
+
+
 def place_in(files, pattern):
     """The same of these files alone, which are not remembered."""
     return place_of(_lines_in(files, re.compile(pattern).search))

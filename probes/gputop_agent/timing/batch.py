@@ -1,6 +1,5 @@
 """Size of a batch: samples, tokens, shapes, fingerprint. Runs no user code, copies nothing."""
 
-import ctypes
 import sys
 import zlib
 from collections import UserDict
@@ -8,6 +7,7 @@ from typing import Any
 
 from gputop_agent.runtime import frames, interrupts, modes, shapes
 from gputop_agent.runtime.session import session
+from gputop_agent.timing import padding
 
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64
@@ -17,8 +17,7 @@ _CRC_BYTES = 4096
 _CRC_PERIOD = 50
 # the first batches are all fingerprinted, so that equal data on two ranks shows early
 _CRC_FIRST = 8
-_MASK_NAME = "attention_mask"
-_MASK_BYTES = 1 << 20  # so much of a mask is read at most
+_SUMMED = ("places", "tokens", "kept")
 
 # type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
 _plans = {}
@@ -34,7 +33,7 @@ class BatchFacts:
         self.description: "dict[str, Any] | None" = None
         self.site: "str | None" = None  # the line of user code that fetched it
         self.inside: Any = ()  # packages between that line and the fetch
-        self.padding = [0, 0, 0]  # masks looked at, their places, the places that hold a token
+        self.padding: "list[padding.Counted]" = []  # of batches that have any
         self.last: Any = (-1, 0)  # index and fingerprint of the batch that was looked at last
         self.repeats = [0, 0, 0]  # batches right after one looked at, as it, and others than it
 
@@ -101,13 +100,15 @@ def take_crc():
 
 
 def take_padding():
-    """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if
-    there were none.
+    """``{"batches", "places", "tokens", "kept"}`` of the batches looked at since the previous call,
+    and ``"filling"`` where no mask told; None if none told anything.
     """
-    padding, facts.padding = facts.padding, [0, 0, 0]
-    if padding[0]:
-        return dict(zip(("batches", "places", "tokens"), padding))
-    return None
+    batches, facts.padding = facts.padding, []
+    if not batches:
+        return None
+    sums = {name: sum(getattr(one, name) for one in batches) for name in _SUMMED}
+    values = [one.filling for one in batches if one.filling is not None]
+    return dict(sums, batches=len(batches), **({"filling": str(values[-1])} if values else {}))
 
 
 def take_repeats():
@@ -251,9 +252,10 @@ def _look_closely(batch):
                 facts.description = None
             facts.site = frames.caller_site()
             facts.inside = frames.packages(sys._getframe(1))
-        for _, key, value in _children(batch):
-            if key == _MASK_NAME and _is_tensor(value):
-                _count_padding(value)
+        outermost = [(key, value) for _, key, value in _children(batch) if _is_tensor(value)]
+        filled = padding.counted(outermost or [(0, batch)] * _is_tensor(batch))
+        if filled is not None:
+            facts.padding.append(filled)
         for _, tensor in _tensors(batch, (), 0):
             if str(tensor.device) == "cpu":
                 facts.crc = fingerprint(tensor)
@@ -292,38 +294,5 @@ def _compare(index, crc):
 
 def fingerprint(tensor):
     """CRC-32 of the first 4 KiB of a plain, contiguous CPU tensor; 0 for any other."""
-    content = _content(tensor, _CRC_BYTES)
+    content = padding.content(tensor, _CRC_BYTES)
     return zlib.crc32(content) & 0xFFFFFFFF if content is not None else 0
-
-
-def _count_padding(mask):
-    """Add a mask's places and tokens. Of small whole numbers: empty where bytes are 0."""
-    if (
-        len(mask.shape) != 2
-        or str(mask.device) != "cpu"
-        or mask.dtype.is_floating_point
-        or mask.dtype.is_complex
-    ):
-        return
-    row_bytes = mask.shape[1] * mask.element_size()
-    rows = min(mask.shape[0], _MASK_BYTES // max(row_bytes, 1))
-    content = _content(mask, rows * row_bytes)
-    if content is None:
-        return
-    places, tokens = rows * mask.shape[1], len(content) - content.raw.count(b"\0")
-    if tokens <= places:
-        for i, value in enumerate((1, places, tokens)):
-            facts.padding[i] += value
-
-
-def _content(tensor, at_most):
-    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, in place; else None."""
-    if type(tensor).__module__ != "torch" or type(tensor).__name__ != "Tensor":
-        return None
-    if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
-        return None
-    size = min(tensor.numel() * tensor.element_size(), at_most)
-    address = tensor.data_ptr()
-    if address and size > 0:
-        return (ctypes.c_char * size).from_address(address)
-    return None

@@ -20,6 +20,7 @@ from gputop_agent.runtime import (
 )
 from gputop_agent.runtime.session import DATA, session
 from gputop_agent.timing import batch
+from gputop_agent.watchers import padded_at
 
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 2.0, 30.0
 _MAX_LOADERS = 8
@@ -212,7 +213,7 @@ class FetchWatch:
             )
         padding = batch.take_padding()
         if padding:
-            transport.send_event("padding", **padding)
+            transport.send_event("padding", **padding, **padded_at.fields())
         repeats = batch.take_repeats()
         if repeats:
             transport.send_event("repeats", **repeats)

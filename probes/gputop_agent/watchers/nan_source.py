@@ -22,7 +22,7 @@ _MAX_FUNCTIONS = 40
 _MAX_CALLERS = 3  # that a value is followed up through
 _BY_A_NUMBER = frozenset("div divide true_divide pow float_power".split())
 _HAS_A_POLE = _BY_A_NUMBER | frozenset(
-    "sqrt rsqrt log log1p log2 log10 std var reciprocal acos asin atanh logit arccos arcsin arctanh".split()
+    "sqrt rsqrt log log1p log2 log10 std var reciprocal acos asin arccos arcsin atanh logit".split()
 )
 _KEEPS_OFF = frozenset(
     "clamp clip maximum max clamp_min nan_to_num abs relu softplus sigmoid exp".split()

@@ -71,6 +71,11 @@ def line_in_methods(kind, pattern):
     return _first_line(_methods(kind), pattern)
 
 
+def line_in_function(function, pattern):
+    """The first line with a pattern in a function of the user's; None without."""
+    return _first_line([function], pattern) if _is_users(function) else None
+
+
 def _methods(kind):
     return [method for method in vars(kind).values() if _is_users(method)][:_MAX_METHODS]
 

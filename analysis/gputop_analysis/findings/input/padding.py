@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from gputop_analysis.findings.advice import (
     MAP_STYLE,
     ONE_SHAPE,
@@ -29,56 +31,108 @@ ENOUGH_BATCHES = 8
     family="input",
     cause="input",
     trigger=f"under {percent(LEAST_TOKENS)} of the places in the batches hold a token "
-    f"(attention_mask), over {ENOUGH_BATCHES} batches or more",
+    "(attention_mask; without one, rows that end with one value), over "
+    f"{ENOUGH_BATCHES} batches or more",
     fix="group samples by length, pack sequences, or attention over variable lengths",
     no_use="grouping: with an IterableDataset; where every row has the same length",
-    reads="the mean of attention_mask, every 50 steps",
-    silent="no attention mask in the batch; fewer than 8 batches looked at",
+    reads="attention_mask, or whole numbers in two dimensions, every 50 steps",
+    silent="no mask and no such numbers; fewer than 8 batches looked at; without a mask where the "
+    "script packs sequences or nests tensors",
     traps="packed sequences and prefix masks",
     seen_on=CPU,
 )
 def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     """Short samples are padded to their batch's longest, and the model computes on the filling."""
-    batches = places = tokens = 0
-    for event in view.events("padding"):
-        batches += int(event.get("batches") or 0)
-        places += int(event.get("places") or 0)
-        tokens += int(event.get("tokens") or 0)
-    if batches < ENOUGH_BATCHES or not places or tokens >= LEAST_TOKENS * places:
+    rows = _summed(view)
+    if rows is None or rows.tokens >= LEAST_TOKENS * rows.places:
         return None
     forward, backward = (
         typical(steady_share(view, rank, phase) for rank in view.ranks) for phase in _COMPUTE
     )
     if forward is None or backward is None:
         return None
-    wasted = 1 - tokens / places
+    wasted = 1 - rows.tokens / rows.places
     won = (forward.mean_ms + backward.mean_ms) * wasted
     run = Facts(view, forward.rank)
     return spec.make(
         severity="high" if wasted > 0.5 else "medium",
         title=f"{wasted * 100:.0f} % of the places in the batches are padding",
-        evidence=f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); "
-        f"forward and backward take {forward.mean_ms + backward.mean_ms:.1f} ms of "
-        f"{forward.wall_ms:.1f} ms a step",
-        fix=_shorter_rows(run),
+        evidence=f"{rows.told}; forward and backward take "
+        f"{forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a step",
+        fix=_shorter_rows(run, rows),
         rank=everybody(view),
-        site=loader_site(run),
-        confidence=0.7,
+        site=_site(run, rows),
+        confidence=0.7 if rows.filling is None else 0.5,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won),
-        proof=_proof(forward, backward, batches, places=places, tokens=tokens, won=won),
+        proof=_proof(forward, backward, rows, won),
     )
 
 
-def _shorter_rows(run: Facts) -> tuple[str | Option, ...]:
+def _site(run: Facts, rows: _Rows) -> str | None:
+    """The line that fills rows up, where it goes beyond the longest; else the loader's, which says
+    what goes together.
+    """
+    is_of_collator = rows.is_cut_short or run.shapes == 1
+    return (is_of_collator and rows.padded_at) or loader_site(run) or rows.padded_at
+
+
+class _Rows(NamedTuple):
+    """Sums of the ``padding`` events."""
+
+    batches: int
+    places: int
+    tokens: int
+    kept: int
+    filling: str | None
+    padded_at: str | None
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether most of what is wasted lies beyond each batch's longest row."""
+        return 2 * (self.places - self.kept) > self.places - self.tokens
+
+    @property
+    def told(self) -> str:
+        """What was counted, in words."""
+        words = f"{self.tokens:,} of {self.places:,} places hold a token ({self.batches} batches "
+        if self.filling is None:
+            words += "looked at, by attention_mask)"
+        else:
+            words += f"looked at; the others are {self.filling} at the end or the begin of a row)"
+        if self.is_cut_short:
+            words += f"; {self.kept:,} would do if each batch ended with its longest row"
+        return words
+
+
+def _summed(view: RunView) -> _Rows | None:
+    events = [event for event in view.events("padding") if _is_of_the_models_work(event)]
+    batches, places, tokens = (
+        sum(int(event.get(name) or 0) for event in events)
+        for name in ("batches", "places", "tokens")
+    )
+    if batches < ENOUGH_BATCHES or not places:
+        return None
+    kept = sum(int(event.get("kept") or event.get("places") or 0) for event in events)
+    return _Rows(
+        batches, places, tokens, kept, events[-1].get("filling"), events[-1].get("padded_at")
+    )
+
+
+def _is_of_the_models_work(event: dict[str, Any]) -> bool:
+    """Of a mask the model's own attention tells; without one the script may leave filling out."""
+    return "filling" not in event or not event.get("left_out")
+
+
+def _shorter_rows(run: Facts, rows: _Rows) -> tuple[str | Option, ...]:
     """Ways to fewer places without a token, that this run has."""
     collate = run.loader.get("collate_fn") or "not known"
+    to_longest = (
+        "pad each batch only to its longest: padding=True in place of 'max_length' where the "
+        f"texts are tokenised, or in the collate_fn (now {collate})"
+    )
     return (
-        Option(
-            "pad each batch only to its longest: padding=True in place of 'max_length' where the "
-            f"texts are tokenised, or in the collate_fn (now {collate})",
-            needs=(ONE_SHAPE,),
-        ),
+        to_longest if rows.is_cut_short else Option(to_longest, needs=(ONE_SHAPE,)),
         Option("group_by_length=True in TrainingArguments", needs=(MAP_STYLE, SEVERAL_SHAPES)),
         Option(
             "train_sampling_strategy='group_by_length' in TrainingArguments",
@@ -92,21 +146,19 @@ def _shorter_rows(run: Facts) -> tuple[str | Option, ...]:
 _COMPUTE = ("forward", "backward")
 
 
-def _proof(
-    forward: Share, backward: Share, batches: int, *, places: int, tokens: int, won: float
-) -> Proof:
+def _proof(forward: Share, backward: Share, rows: _Rows, won: float) -> Proof:
     clock = "device" if forward.clock == "device" else "steps"
     return Proof(
         statistic="tokens / places in the batches",
-        value=100 * tokens / places,
+        value=100 * rows.tokens / rows.places,
         threshold=100 * LEAST_TOKENS,
         unit="%",
         formula=f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per "
         "step, where the model's work grows with the places; half of it at least where grouping "
         "leaves some",
         inputs=(
-            Input("tokens", tokens, "", f"padding events, {batches} batches"),
-            Input("places", places, "", f"padding events, {batches} batches"),
+            Input("tokens", rows.tokens, "", f"padding events, {rows.batches} batches"),
+            Input("places", rows.places, "", f"padding events, {rows.batches} batches"),
             Input(
                 "forward", forward.mean_ms, "ms per step", f"{clock}.forward, rank {forward.rank}"
             ),
