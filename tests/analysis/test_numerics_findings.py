@@ -541,6 +541,23 @@ def test_replicas_that_ranks_update_at_rates_of_their_own(tmp_path, rates, said)
     assert ("0.001 on rank 0, 0.002 on rank 1" in parted.evidence) is said
 
 
+@pytest.mark.parametrize(("fed", "site"), [(True, "train.py:20"), (False, "train.py:8")])
+def test_replicas_whose_plateaus_end_at_other_steps(tmp_path, fed, site):
+    """The rates are the same at first."""
+    hello = {"optimizer": {"site": "train.py:7", "scheduler": "train.py:8"}}
+    build = trained(tmp_path, steps=100, ranks=2, hello=hello)
+    for rank in range(2):
+        for step in range(50):
+            rate = 1e-3 if rank == 0 or step < 20 else 1e-4
+            build.step(rank, lr=rate, forward=8, backward=16, optimizer=4)
+        if fed:
+            build.event("plateau", rank=rank, pid=rank + 1, step=50, site="train.py:20")
+    replicas(build, lambda rank, update: update + 7 * rank * (update >= 50))
+    parted = found(build)["NU09"]
+    assert "0.001 on rank 0, 0.0001 on rank 1" in parted.evidence
+    assert parted.site == site
+
+
 def test_replicas_that_drift_apart(tmp_path):
     build = trained(tmp_path, steps=150, ranks=3)
     replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), ranks=3)

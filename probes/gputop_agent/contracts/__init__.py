@@ -18,6 +18,7 @@ from gputop_agent.contracts.course import (
     MovingEvent,
     NamedPhase,
     OwnCostEvent,
+    PlateauEvent,
     Startup,
     WeightsLoaded,
 )
@@ -75,6 +76,7 @@ EVENTS: dict[str, Any] = {
     "allocator": AllocatorEvent,
     "checkpoint": Checkpoint,
     "weights_loaded": WeightsLoaded,
+    "plateau": PlateauEvent,
     "gc": GarbagePause,
     "exception": Raised,
     "nonfinite": NonFinite,

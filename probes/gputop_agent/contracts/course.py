@@ -56,6 +56,14 @@ class WeightsLoaded(TypedDict, total=False):
     """The user's line; null where a trainer loads."""
 
 
+class PlateauEvent(TypedDict, total=False):
+    """A ``ReduceLROnPlateau`` was given a metric, for the first time."""
+
+    step: Annotated[Step, NEEDED]
+    site: Annotated[Line, NEEDED]
+    """The user's line."""
+
+
 class DdpProgress(TypedDict, total=False):
     """At steps 16, 32, 64, ..."""
 

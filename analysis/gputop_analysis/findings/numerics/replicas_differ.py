@@ -6,11 +6,12 @@ from collections import Counter
 from typing import NamedTuple
 
 from gputop_analysis.findings.note import CPU
-from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
+from gputop_analysis.findings.numerics.wrong_habits import schedule_site
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import Event, parameter_names, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import RankSeries
 from gputop_analysis.view import RunView
 
 MIN_UNEQUAL = 2
@@ -186,7 +187,7 @@ def _cause(
             "give all ranks the same learning rate: an update that differs parts the replicas, "
             "though their gradients are the same",
             f"their learning rates differ: {_rates_said(rates)}",
-            optimizer_site(view, view.ranks[0]),
+            _rate_site(view),
         )
     if _is_never_called(view):
         return _Cause(
@@ -334,21 +335,48 @@ def _of_some(sites: dict[int, Counter[str]]) -> tuple[tuple[int, ...], str] | No
     return None
 
 
+RATE_STEPS = 3
+"""Steps at the end at which rates must differ: one may be read while it changes."""
+
+
 def _unequal_rates(view: RunView) -> dict[int, float]:
-    """Learning rates by rank, where they differ at each of the looks that all ranks had; else
+    """Learning rates by rank, where they differ at the last steps or looks that all ranks had; else
     none.
     """
-    by_rank = {
+    in_steps = {rank: _rates_of_steps(view.per_rank[rank]) for rank in view.ranks}
+    in_looks = {
         rank: {look["step"]: float(look["lr_max"]) for look in looks if look.get("lr_max")}
         for rank, looks in told(view, "checkup").items()
     }
+    return _apart(view, in_steps, RATE_STEPS) or _apart(view, in_looks, MIN_UNEQUAL)
+
+
+def _rates_of_steps(series: RankSeries) -> dict[int, float]:
+    """The rates of the last attempt by step, where they are above 0."""
+    steps = series.steps[series.attempt_start :]
+    rates = series.rows["lr"][series.attempt_start :]
+    known = rates > 0  # not for NaN
+    return dict(zip(steps[known].tolist(), rates[known].tolist(), strict=True))
+
+
+def _apart(view: RunView, by_rank: dict[int, dict[int, float]], least: int) -> dict[int, float]:
+    """The last rate of each rank, where at the last ``least`` steps that all have they differ."""
     if len(by_rank) < view.world_size:
         return {}
-    common = sorted(set.intersection(*(set(rates) for rates in by_rank.values())))
-    spreads = [{rates[step] for rates in by_rank.values()} for step in common]
-    if len(common) < MIN_UNEQUAL or any(max(rates) <= 1.001 * min(rates) for rates in spreads):
+    common = sorted(set.intersection(*(set(rates) for rates in by_rank.values())))[-least:]
+    spreads = [[rates[step] for rates in by_rank.values()] for step in common]
+    if len(common) < least or any(max(rates) <= 1.001 * min(rates) for rates in spreads):
         return {}
     return {rank: rates[common[-1]] for rank, rates in by_rank.items()}
+
+
+def _rate_site(view: RunView) -> str | None:
+    """The line that gives a scheduler of plateaus its metric, which ranks may see differently; else
+    the one that makes the schedule.
+    """
+    given = (event for events in told(view, "plateau").values() for event in events)
+    fed_at = next((str(event["site"]) for event in given), None)
+    return fed_at or schedule_site(view, view.ranks[0])
 
 
 def _rates_said(rates: dict[int, float]) -> str:
