@@ -228,6 +228,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=13)
     options = parser.parse_args()
+    for number in (*ENDING, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # a shell's `&` and nohup have them ignored
     rows = [PARTS[name](options.seed) for name in options.parts or PARTS]
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=2))

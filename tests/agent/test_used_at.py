@@ -89,6 +89,13 @@ def test_what_ends_the_graph(guests):
     assert "reentrant_at" not in last_look(guests, "leaf"), "torch has not warned there"
 
 
+def test_the_line_that_takes_a_value_out_of_the_graph(guests):
+    """Not of a part that is not called, nor of one of which the rest has gradients."""
+    assert last_look(guests, "detached")["cut_at"] == place("            x = x.detach()")
+    assert last_look(guests, "branch").get("cut_at") is None
+    assert last_look(guests, "spare").get("cut_at") is None
+
+
 def test_weights_that_are_loaded_before_and_in_the_training(guests):
     loads = guests["whole"].of_type("weights_loaded")
     assert [load["into"] for load in loads] == ["Net", "Net"]

@@ -508,6 +508,52 @@ def test_gradients_of_a_part_that_its_models_optimizer_lacks(tmp_path, thawed_at
     assert advice in left_out.fix and "made at train.py:20" in left_out.fix
 
 
+@pytest.mark.parametrize(
+    ("more", "is_told"),
+    [
+        ({"stray_optimizer_at": "train.py:20"}, True),
+        ({}, False),
+        ({"stray_optimizer_at": "train.py:20", "stray_outside": 5}, False),
+    ],
+    ids=["a head", "no optimizer has the rest", "in no module"],
+)
+def test_few_gradients_are_told_where_the_rest_of_their_model_is_trained(tmp_path, more, is_told):
+    fields = {
+        "stray": 5,
+        "stray_looks": 3,
+        "graded": 1000,
+        "stray_names": ["value.weight"],
+    }
+    left_out = found(looked_at(tmp_path, **fields, **more)).get("NU08")
+    assert (left_out is not None) is is_told
+    if left_out is not None:
+        assert left_out.title == "gradients of 5 values are for nobody: value.weight"
+        assert (left_out.site, left_out.severity) == ("train.py:20", "medium")
+
+
+def test_a_part_without_gradient_has_the_line_that_cuts_the_graph(tmp_path):
+    fields = {
+        "without_gradient": 300,
+        "without_gradient_names": ["body.weight"],
+        "trainable": 1000,
+    }
+    lines = {"without_gradient_at": "net.py:40", "cut_at": "net.py:41"}
+    missing = found(looked_at(tmp_path, alike=3, **fields, **lines))["NU08"]
+    assert missing.site == "net.py:41" and "takes a value out of the graph" in missing.fix
+
+
+def test_weights_that_are_zero_still_have_the_line_that_makes_them(tmp_path):
+    fields = {
+        "zero_gradient": 300,
+        "zero_gradient_names": ["body.weight"],
+        "trainable": 1000,
+    }
+    zeroed = {"zero_weights": ["body.weight"], "zero_weights_at": "net.py:12"}
+    looks = {"zero_gradient_looks": 3, "zero_gradient_at": "net.py:40"}
+    dead = found(looked_at(tmp_path, **fields, **zeroed, **looks))["NU13"]
+    assert dead.site == "net.py:12" and "begin body.weight at random values" in dead.fix
+
+
 def test_gradients_of_an_optimizer_that_has_not_stepped(tmp_path):
     fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "stray_names": ["critic.weight"]}
     nobody = found(looked_at(tmp_path / "waits", stray_waiting=300, **fields))["NU08"]

@@ -26,6 +26,8 @@ class CheckupEvent(TypedDict, total=False):
     without_gradient_names: list[Line]
     without_gradient_at: Line
     """The line of the user's class that uses the part of the model they are in."""
+    cut_at: Line
+    """The only line of that class that takes a value out of the graph, as ``detach()`` does."""
     new_leaf_at: Line
     reentrant_at: Line
     """Where some have none: the only line of the user's files with ``tensor(`` and
@@ -53,6 +55,9 @@ class CheckupEvent(TypedDict, total=False):
     """``round``: what all of them get their gradient through, whose own is zero everywhere; and the
     only line of the script that calls it.
     """
+    zero_weights: list[Line]
+    zero_weights_at: Line
+    """Matrices among them that are all 0, on the CPU, and the only line that makes such."""
     stray: Whole
     stray_names: list[Line]
     stray_looks: Whole

@@ -281,6 +281,7 @@ def _note_missing(parameters, without):
     if without:
         current.findings["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
         current.findings["without_gradient_at"] = used_at.line_of_use(without)
+        current.findings["cut_at"] = used_at.line_that_cuts(without)
         current.findings["new_leaf_at"] = source.place_with("tensor(", "requires_grad=True")
         if _has_warned(_REENTRANT_WARNING):
             current.findings["reentrant_at"] = source.place_with("use_reentrant=True")

@@ -25,6 +25,7 @@ MAX_COPIED, COPIED_VALUES = 256, 512  # gradients on a GPU, and values of each
 MAX_NAMES = 8
 KEPT_VALUES = 64  # of a parameter that no optimizer has, to see whether somebody changes it
 KEPT_TENSORS = 8
+_ZEROES = r"\bzeros_\(|\.zero_\(\)|constant_\([^,]+, *0(\.0*)?\)|\.fill_\( *0(\.0*)?\)"
 _THAWS = r"requires_grad_\((True)?\)|\brequires_grad *= *True"
 _MAKES_PARAMETER = r"\bParameter\("
 CONFIRMED = 3  # looks in a row that found all of a gradient zero, after one that saw some of it
@@ -114,6 +115,7 @@ class Zeros:
             "zero_gradient_at": used_at.line_of_use(dead),
             "zero_gradient_looks": min(self.suspected[id(parameter)] for parameter in dead) - 1,
             **self._flat.of(dead),
+            **_zeroed(dead),
         }
 
     def _unsuspected(self, parameters):
@@ -160,6 +162,23 @@ def _sums(parts):
 def _sizes(parts):
     """The sum of the sizes of each tensor's values."""
     return session.torch.stack(_sums(parts)).tolist()
+
+
+def _zeroed(parameters):
+    """Names of the matrices among them that are all 0, and the only line that makes such; not of a
+    GPU's, which a look does not wait for.
+    """
+    zeros = [
+        parameter
+        for parameter in parameters
+        if parameter.is_cpu and parameter.dim() > 1 and not parameter.detach().any()
+    ]
+    if not zeros:
+        return {}
+    return {
+        "zero_weights": names(zeros[:MAX_NAMES]),
+        "zero_weights_at": source.place_matching(_ZEROES),
+    }
 
 
 def _without_tables(parameters):

@@ -3,13 +3,21 @@
 import inspect
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputop_agent.runtime import frames, interrupts, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
 _MAX_METHODS = 50
+_CUTS = re.compile(r"\.detach\(\)|\.data\b|no_grad\(\)|inference_mode\(|\.numpy\(\)|\.item\(\)")
+
+
+class Part(NamedTuple):
+    """``Net.blocks``: a class of the user's, and what it holds of a model."""
+
+    kind: type
+    name: str
 
 
 def line_of_use(parameters):
@@ -17,19 +25,66 @@ def line_of_use(parameters):
     values lie below names the part they are in, or the head of its ``forward`` where that names it
     nowhere; None without such a class.
     """
+    parts = _parts_around(parameters)
+    return _line_in_class(*parts[0]) if parts else None
+
+
+def line_that_cuts(parameters):
+    """The line that takes a value out of the graph in the innermost of the classes that use a part
+    of which these are all that trains; None without one, and where that class has several.
+    """
+    wanted = {id(parameter) for parameter in parameters}
+    for part in _parts_around(parameters):
+        if not _is_whole(part, wanted) or _names_nowhere(part):
+            return None
+        cuts = [line for method in _methods(part.kind) for line in _lines_with(_CUTS, method)]
+        if cuts:
+            return cuts[0] if len(cuts) == 1 else None
+    return None
+
+
+def _is_whole(part, wanted):
+    """Whether all that trains in a part is wanted, in each object of the class."""
+    holders: Any = [module for _, module in _in_model() if type(module) is part.kind]
+    held = [(module.__dict__.get("_modules") or {}).get(part.name) for module in holders]
+    trained = [
+        parameter
+        for child in held
+        if child is not None
+        for parameter in child.parameters()
+        if parameter.requires_grad
+    ]
+    return all(id(parameter) in wanted for parameter in trained)
+
+
+def _names_nowhere(part):
+    """Whether no method but the one that makes it names a part."""
+    pattern = re.compile(r"\bself\.%s\b" % re.escape(part.name))
+    makes = part.kind.__dict__.get("__init__")
+    used_in = [method for method in _methods(part.kind) if method is not makes]
+    return _first_line(used_in, pattern) is None
+
+
+def _in_model():
+    return [
+        pair
+        for root in alive([*session.roots, *session.untrained])
+        for pair in root.named_modules()
+    ]
+
+
+def _parts_around(parameters):
+    """Parts that most of these values lie in, the innermost first."""
     values, depths = Counter(), {}
     for parameter, path in _paths_to({id(parameter) for parameter in parameters}):
         for depth, (module, name) in enumerate(path):
             if name.isidentifier() and _is_users(getattr(type(module), "forward", None)):
-                part = type(module), name
+                part = Part(type(module), name)
                 values[part] += parameter.numel()
                 depths[part] = max(depth, depths.get(part, 0))
     most = sum(parameter.numel() for parameter in parameters) / 2
     parts = [part for part in values if values[part] > most]
-    if not parts:
-        return None
-    kind, name = max(parts, key=depths.__getitem__)
-    return _line_in_class(kind, name)
+    return sorted(parts, key=depths.__getitem__, reverse=True)
 
 
 def _paths_to(wanted):
@@ -81,21 +136,17 @@ def _methods(kind):
 
 
 def _first_line(methods, pattern):
-    for method in methods:
-        line = _line_with(pattern, method)
-        if line:
-            return source.place(method.__code__.co_filename, line)
-    return None
+    lines = (line for method in methods for line in _lines_with(pattern, method))
+    return next(lines, None)
 
 
-def _line_with(pattern, function):
-    """The first line of a function that has the words; 0: none has, or it cannot be read."""
+def _lines_with(pattern, function):
+    """Places of a function's lines that have the words; none where it cannot be read."""
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError, SyntaxError):
         interrupts.pass_on()
-        return 0
+        return
     for number, line in enumerate(lines, first):
         if pattern.search(line.partition("#")[0]):
-            return number
-    return 0
+            yield source.place(function.__code__.co_filename, number)

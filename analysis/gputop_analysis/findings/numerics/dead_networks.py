@@ -74,6 +74,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             f"were all zero at {looks} looks in a row up to step {last['step']}, rank "
             f"{rank}{loss}" + ("; clip_grad_norm_ is called with max_norm=0" if clipped else ""),
             fix=_through_flat(last)
+            or _zeroed(last)
             or _ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
             rank=rank,
             site=clip.get("site") if clipped else _made_at(last) or last.get("backward_at"),
@@ -121,8 +122,8 @@ def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
 
 
 def _made_at(look: Event) -> str | None:
-    """The line of an operation that lets no gradient through."""
-    return look.get("zero_gradient_made_at")
+    """The line of an operation that lets no gradient through, or of weights of 0."""
+    return look.get("zero_gradient_made_at") or look.get("zero_weights_at")
 
 
 def _through_flat(look: Event) -> str:
@@ -130,10 +131,23 @@ def _through_flat(look: Event) -> str:
     operation = look.get("zero_gradient_by")
     if not operation:
         return ""
-    at = f" at {_made_at(look)}" if _made_at(look) else ""
+    made_at = look.get("zero_gradient_made_at")
+    at = f" at {made_at}" if made_at else ""
     return (
         f"{operation}(){at} has a gradient of zero everywhere: let it pass straight through, "
         f"x + (x.{operation}() - x).detach(), or leave it out while training"
+    )
+
+
+def _zeroed(look: Event) -> str:
+    """What to do about weights that are 0 still; empty where there are none."""
+    names = parameter_names(look.get("zero_weights") or [])
+    if not names:
+        return ""
+    at = f" ({look['zero_weights_at']})" if look.get("zero_weights_at") else ""
+    return (
+        f"begin {' and '.join(names[:2])} at random values{at}: all of it is 0, and what is "
+        "multiplied by 0 gives no gradient; of two factors that follow each other one may be 0"
     )
 
 
@@ -157,6 +171,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
             evidence=f"the gradients of {dead:,} of {total:,} values were zero, all of them, at "
             f"{looks} looks in a row up to step {last['step']}, rank {rank}: {', '.join(names)}",
             fix=_through_flat(last)
+            or _zeroed(last)
             or "look at the activations behind these layers: units that are dead (a smaller "
             "learning rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of "
             "zero in the loss; freeze them if that is meant",

@@ -26,9 +26,9 @@ MUCH_WITHOUT = 0.01
     trigger="parameters that the optimizer has and that want a gradient have none at three "
     "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
-    "of what wants one; or at three looks in a row more than 1 % of what has one is in no "
-    "optimizer that has stepped, and does not change; or one of several optimizers steps without "
-    "any gradient",
+    "of what wants one; or at three looks in a row more than 1 % of what has one, or part "
+    "of a model that is trained, is in no optimizer that has stepped, and does not change; or one "
+    "of several optimizers steps without any gradient",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -154,6 +154,14 @@ def _way_out(look: Event) -> tuple[str, str | None]:
             f"what it was made from gets no gradient; else at {beyond}{breaks}",
             leaf,
         )
+    cut = look.get("cut_at")
+    if cut:
+        return (
+            f"look at {cut} first, which takes a value out of the graph: what it was made from "
+            "gets no gradient; leave that out, or call requires_grad_(False) and leave them out "
+            "of the optimizer",
+            cut,
+        )
     return (
         "use them in the loss, or call requires_grad_(False) and leave them out of the "
         f"optimizer; look for {breaks}",
@@ -251,19 +259,19 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
     def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         stray, graded = last.get("stray") or 0, last.get("graded") or 0
-        if last.get("stray_looks", 0) < ALIKE or stray <= MUCH_WITHOUT * graded:
+        if last.get("stray_looks", 0) < ALIKE or not (_is_much(last) or _is_of_a_model(last)):
             return None
         share, names = stray / graded, last.get("stray_names") or []
         idle = last.get("without_gradient") or 0
         if last.get("stray_waiting", 0) > stray / 2:
-            title = f"an optimizer has not stepped: {100 * share:.0f} % of the gradients are unused"
+            title = f"an optimizer has not stepped: {_of_gradients(last)} unused"
             place = "in an optimizer that has not stepped"
             fix = (
                 "call step() of the optimizer that has them; where it begins later, "
                 "requires_grad_(False) until then spares their backward"
             )
         else:
-            title = f"{100 * share:.0f} % of the gradients are for nobody"
+            title = f"{_of_gradients(last)} for nobody"
             place = "in no optimizer"
             by_hand = not view.hello(rank).get("optimizer")
             if last.get("stray_held_in"):
@@ -303,6 +311,26 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "checkup", of_rank)
+
+
+def _is_much(look: Event) -> bool:
+    return (look.get("stray") or 0) > MUCH_WITHOUT * (look.get("graded") or 0)
+
+
+def _is_of_a_model(look: Event) -> bool:
+    """Whether they belong to a model that an optimizer trains the rest of, as a head that was
+    forgotten: however few, they stay as they were made.
+    """
+    return bool(look.get("stray_optimizer_at")) and not look.get("stray_outside")
+
+
+def _of_gradients(look: Event) -> str:
+    """``3 % of the gradients are``; in values where that would say 0 %."""
+    stray, graded = look["stray"], look["graded"]
+    if _is_much(look):
+        return f"{100 * stray / graded:.0f} % of the gradients are"
+    verb = "is" if stray == 1 else "are"
+    return f"gradients of {counted(stray, 'value')} {verb}"
 
 
 def _stray_site(look: Mapping[str, Any]) -> str | None:
