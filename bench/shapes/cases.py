@@ -1727,6 +1727,135 @@ TWENTYFIFTH_V = (
 )
 """Riddles on two ranks, and butterflies; marks and all before any of it was run under gputop."""
 
+TWENTYSIXTH_W = (
+    Shape("room_convolved_directly", "whispers.py", LOADER, also=LOADER, timed=True),
+    Shape("filters_laid_each_step", "whispers.py", HOST, also=HOST, timed=True),
+    Shape("babble_joins_bank", "whispers.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "phase_of_lost_packets",
+        "whispers.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("normed_after_optimizer", "whispers.py", ("NU08",), also=("NU08",)),
+    Shape("edges_without_window", "whispers.py", ENDS, also=ENDS, exit_code=1),
+    Shape("reference_saved_as_view", "whispers.py", ("HO07",), also=("HO07", "HO15"), timed=True),
+    Shape("buckets_by_weight", "solvents.py", ("IN14",), rank=None),
+    Shape(
+        "bonds_counted_in_step",
+        "solvents.py",
+        HOST,
+        rank=None,
+        also=("HO06", "CR05"),
+        timed=True,
+    ),
+    Shape("gradients_for_scale", "solvents.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("elements_frozen_by_default", "solvents.py", ("NU08",), rank=None, also=("NU08",)),
+    Shape("head_waits_for_labels", "solvents.py", ENDS, rank=1, also=ENDS, exit_code=1),
+    Shape(
+        "folder_by_own_process",
+        "solvents.py",
+        ("HC01", "HC11"),
+        rank=1,
+        also=("HC01", "HC11", "HC08", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("rate_by_own_labels", "solvents.py", ("NU09",), rank=None),
+)
+"""Whispers, and properties of solvents on two ranks; marks and all before any of it was run under
+gputop.
+"""
+
+TWENTYSIXTH_X = (
+    Shape("tides_part_by_part", "ferries.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "conflict_at_each_step",
+        "ferries.py",
+        ("HO06", "CE07"),
+        also=("HO06", "CE07"),
+        timed=True,
+    ),
+    Shape("archive_in_checkpoint", "ferries.py", ("HO07",), also=("HO07", "HO15")),
+    Shape("drift_cleared_by_epoch", "ferries.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("hour_comes_twice", "ferries.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("warmup_by_epoch", "ferries.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("second_loader_renames", "ferries.py", ENDS, also=ENDS, exit_code=1),
+    Shape("rows_of_full_budget", "rhymes.py", ("IN14",)),
+    Shape("likeness_by_letters", "rhymes.py", HOST, also=("HO06", "HO15"), timed=True),
+    Shape("records_hold_caches", "rhymes.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "banned_in_padding",
+        "rhymes.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07", *ENDS),
+        exit_code=1,
+    ),
+    Shape("advantages_in_column", "rhymes.py", ("NU20", "NU13"), also=("NU20", "NU13", "NU07")),
+    Shape(
+        "refilled_until_mixed",
+        "rhymes.py",
+        STOPS,
+        also=STOPS,
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("overlong_dropped", "rhymes.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Ferries in Lightning, and rhymes by groups of drawn lines; marks and all before any of it
+was run under gputop.
+"""
+
+TWENTYSIXTH_Y = (
+    Shape("documents_kept_whole", "pamphlets.py", ("IN14",), rank=None),
+    Shape(
+        "leaks_sought_each",
+        "pamphlets.py",
+        HOST,
+        rank=None,
+        also=("HO06", "CR05"),
+        timed=True,
+    ),
+    Shape("masks_by_boundaries", "pamphlets.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "counts_of_a_sample",
+        "pamphlets.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "moments_of_first_alone",
+        "pamphlets.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "moments_gathered_each",
+        "pamphlets.py",
+        ("HO06", "CR06", "CR04"),
+        rank=None,
+        also=("HO06", "CR06", "CR04", "CR05"),
+    ),
+    Shape("rate_of_last_run", "pamphlets.py", ("NU07", "NU06"), rank=None, info=True),
+    Shape("sheet_for_each_picture", "mosses.py", LOADER, also=LOADER, timed=True),
+    Shape("teacher_by_names", "mosses.py", HOST, timed=True),
+    Shape("queue_counts_batches", "mosses.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "blanks_lie_at_nought",
+        "mosses.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("chunk_below_neighbours", "mosses.py", ENDS, also=ENDS, exit_code=1),
+    Shape("prototypes_held", "mosses.py", ("NU08",)),
+    Shape("teacher_in_half", "mosses.py", ("NU12",)),
+)
+"""Pamphlets on two ranks, and mosses; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1761,12 +1890,24 @@ BATCHES = (
     TWENTYFIFTH_T,
     TWENTYFIFTH_U,
     TWENTYFIFTH_V,
+    TWENTYSIXTH_W,
+    TWENTYSIXTH_X,
+    TWENTYSIXTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
 """A run that stands still is judged so after four seconds."""
 SOON_ALONE = SOON | {"WORLD": "1"}
 ENVIRONMENT: dict[str, dict[str, str]] = {
+    "moments_of_first_alone": SOON,
+    "queue_counts_batches": {"STEPS": "320"},
+    "clean_queue_counts_batches": {"STEPS": "320"},
+    "refilled_until_mixed": SOON_ALONE,
+    "tides_part_by_part": {"STEPS": "160"},
+    "conflict_at_each_step": {"STEPS": "200"},
+    "drift_cleared_by_epoch": {"STEPS": "500"},
+    "clean_drift_cleared_by_epoch": {"STEPS": "500"},
+    "folder_by_own_process": SOON,
     "last_batch_of_one": SOON,
     "saved_by_own_clock": SOON,
     "board_leaves_out": SOON_ALONE,
