@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
     if options.table:
         table([json.loads(line) for line in options.table.read_text().splitlines()])
         return

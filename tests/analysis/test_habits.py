@@ -287,3 +287,18 @@ def test_a_nan_of_a_data_set_has_the_line_that_fills_it(tmp_path):
     assert "data.py:9 is the likeliest to have put them there" in given.evidence
     assert given.title.endswith("NaN goes into addmm")
     assert "look at data.py:9 first" in given.fix
+
+
+@pytest.mark.parametrize("has_place", [False, True])
+def test_a_nan_that_the_script_writes(tmp_path, has_place):
+    """Where the step after it goes another way, the graph has no place of it."""
+    build = trained(tmp_path, steps=100)
+    build.step(0, loss=float("nan"), flags=wire.F_NONFINITE, forward=8, backward=16, optimizer=4)
+    build.event("nonfinite", rank=0, pid=1, step=100, loss="nan")
+    origin = {"watched": False, "direction": "input", "how": "graph", "layer": "loss"}
+    build.event("nan_origin", rank=0, pid=1, step=100, written_at="train.py:50", **origin)
+    if has_place:
+        build.event("nan_place", rank=0, pid=1, step=100, operation="mul", site="train.py:30")
+    given = found(build)["NU01"]
+    assert given.site == ("train.py:30" if has_place else "train.py:50")
+    assert ("train.py:50 alone writes a NaN" in given.evidence) is not has_place

@@ -542,6 +542,16 @@ def test_a_part_without_gradient_has_the_line_that_cuts_the_graph(tmp_path):
     assert missing.site == "net.py:41" and "takes a value out of the graph" in missing.fix
 
 
+@pytest.mark.parametrize(("at", "severity"), [("net.py:9", "medium"), (None, "info")])
+def test_a_group_of_the_optimizer_that_is_frozen(tmp_path, at, severity):
+    names = ["words.weight"]
+    fields = {"frozen_group": 640, "frozen_group_names": names, "frozen_group_at": at}
+    frozen = found(looked_at(tmp_path, trainable=1000, **fields))["NU08"]
+    assert (frozen.severity, "words.weight" in frozen.title) == (severity, True)
+    assert ("say freeze=False" in frozen.fix) is (at is not None)
+    assert at is None or frozen.site == at
+
+
 def test_weights_that_are_zero_still_have_the_line_that_makes_them(tmp_path):
     fields = {
         "zero_gradient": 300,

@@ -41,6 +41,12 @@ class CheckupEvent(TypedDict, total=False):
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]
+    frozen_group: Whole
+    frozen_group_names: list[Line]
+    frozen_group_at: Line
+    """Values in groups of which none wants a gradient, while others do; and the only call of
+    ``Embedding.from_pretrained`` that leaves ``freeze=True`` unsaid.
+    """
     gradients_looked_at: Whole
     gradients_not_zero: Whole
     """Values of up to eight gradients just before an update."""
@@ -263,6 +269,8 @@ class NanOrigin(OfClass, total=False):
     largest_input: Real
     """Absolute maximum of what the operation was given."""
     weight: Line
+    written_at: Line
+    """The only line of the user's files that writes a NaN, where it came in or into a weight."""
     bad_layers: Whole
     """Layers whose weights, or gradients, are not finite."""
     layers: Whole

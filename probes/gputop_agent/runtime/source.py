@@ -38,10 +38,15 @@ def place_in(files, pattern):
     return place_of(_lines_in(files, re.compile(pattern).search))
 
 
-def _lines_where(is_wanted):
+def users_files():
+    """The files of the user's that are loaded as modules."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     users = [file for file in filter(None, files) if frames.origin(file) == frames.USER]
-    return _lines_in([file for file in users if file.endswith(".py")], is_wanted)
+    return [file for file in users if file.endswith(".py")]
+
+
+def _lines_where(is_wanted):
+    return _lines_in(users_files(), is_wanted)
 
 
 def _lines_in(files, is_wanted):

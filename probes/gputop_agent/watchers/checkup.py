@@ -28,6 +28,7 @@ from gputop_agent.timing.step_state import (
 from gputop_agent.watchers import (
     by_hand,
     discarded,
+    frozen_groups,
     gradients,
     growth,
     habits,
@@ -252,6 +253,7 @@ def _look_at_missing(optimizer):
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
     _note_resting(optimizer)
+    current.findings.update(frozen_groups.fields(optimizer))
     low = [
         parameter
         for parameter in parameters
@@ -397,6 +399,7 @@ def _send(findings):
         dead,
         partly,
         findings.get("resting"),
+        findings.get("frozen_group"),
         findings.get("cleared_looks", 0) >= SURE_LOOKS,
         findings.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
         findings.get("evaluated_in_training_steps", 0) >= training_mode.SURE_STEPS,

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from gputop_agent import wire
-from gputop_agent.runtime import guard, late, modes, transport
+from gputop_agent.runtime import guard, late, modes, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import clock, device, steps
@@ -27,6 +27,7 @@ MANY_SKIPS = 8  # of a GradScaler in a row: a single one is its search for a sca
 MAX_PENDING = 8
 COURSE_STEPS = 20
 _TAKES_WEIGHTS = ("nll_loss", "nll_loss2d", "nll_loss_nd")  # of classes, which have no gradient
+_NAN = r"float\([\"'][+-]?nan[\"']\)|\b(math|np|numpy|torch)\.nan\b"  # as a script writes it
 _MAKES_NONE = ("mean", "sum", "add", "sub", "rsub", "neg", "mul")  # of finite values hardly ever
 MAX_COURSE = 12
 
@@ -408,6 +409,8 @@ def _send(fields, step, batch):
         ]
         if course:
             fields["course_steps"], fields["course_largest"] = map(list, zip(*course))
+    if fields["direction"] in ("input", "weights"):
+        fields["written_at"] = source.place_matching(_NAN)
     told_fields = {name: value for name, value in fields.items() if value is not None}
     transport.send_event(
         "nan_origin",

@@ -8,9 +8,16 @@ from typing import Any
 from gputop_agent.contracts import Hello
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
+from gputop_analysis.findings.numerics.wrong_habits import standing
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, on_ranks, parameter_names, told, told_optimizers
+from gputop_analysis.findings.told import (
+    Event,
+    on_ranks,
+    parameter_names,
+    told,
+    told_optimizers,
+)
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
@@ -54,6 +61,7 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         on_ranks(view, "checkup", of_rank)
         or _of_another_optimizer(view, spec)
         or _left_out(view, spec)
+        or _frozen_group(view, spec)
     )
 
 
@@ -167,6 +175,44 @@ def _way_out(look: Event) -> tuple[str, str | None]:
         f"optimizer; look for {breaks}",
         used or look.get("backward_at"),
     )
+
+
+def _frozen_group(view: RunView, spec: Spec) -> Finding | None:
+    """A group of the optimizer that was frozen, as a table by a default, and is never updated."""
+
+    def of_rank(rank: int, looks: list[Event]) -> Finding | None:
+        last = looks[-1]
+        in_a_row = max(
+            standing(looks, lambda look: look.get("frozen_group")), last.get("alike") or 0
+        )
+        if not last.get("frozen_group") or in_a_row < ALIKE:
+            return None
+        names = parameter_names(last.get("frozen_group_names") or [""])
+        values, at = last["frozen_group"], last.get("frozen_group_at")
+        unfreeze = "call requires_grad_(True) on them before the training"
+        if at:
+            unfreeze = "say freeze=False: Embedding.from_pretrained() freezes what it makes"
+        return spec.make(
+            severity="medium" if at else "info",
+            title=f"a group of the optimizer is frozen: {', '.join(names[:2])}",
+            evidence=f"none of the {values:,} values in such groups wants a gradient, at "
+            f"{in_a_row} looks in a row up to step {last['step']} of rank {rank}, while others "
+            f"of the same optimizer are updated: {', '.join(names)}",
+            fix=f"{unfreeze}; or leave them out of the optimizer if they shall stay as they are",
+            rank=everybody(view),
+            site=at or (view.hello(rank).get("optimizer") or {}).get("site"),
+            confidence=0.85 if at else 0.5,
+            proof=Proof(
+                statistic="looks in a row at which a whole group of the optimizer is frozen",
+                value=in_a_row,
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="all of a group's parameters have requires_grad=False",
+                inputs=(Input("values", values, "", f"checkup event, rank {rank}"),),
+            ),
+        )
+
+    return on_ranks(view, "checkup", of_rank)
 
 
 def _left_out(view: RunView, spec: Spec) -> Finding | None:

@@ -13,6 +13,8 @@ REACH_STEPS = 3
 """A gradient not finite shows in the next step's loss; on a GPU not all losses are read."""
 SPIKE_STEPS = 2
 WATCH = "`gputop run --watch-numerics`"
+WRITTEN = "a literal"
+"""Suspected where no operation is: a line that writes a NaN."""
 _SECOND_HAND = ("reduced", "gone")
 """What a rank says that met others' values, or came too late."""
 
@@ -48,11 +50,16 @@ def is_second_hand(event: Event) -> bool:
 
 
 def origin_place(view: RunView, origin: Event | None) -> Event:
-    """The ``nan_place`` event of an origin, where the step after it sent one; else empty."""
+    """The ``nan_place`` event of an origin, where the step after it sent one; else the line that
+    alone writes a NaN, or empty.
+    """
     if origin is None:
         return {}
     places = told(view, "nan_place").get(origin["rank"], ())
-    return next((place for place in places if place["step"] == origin["step"]), {})
+    place = next((place for place in places if place["step"] == origin["step"]), {})
+    if not place and origin.get("written_at"):
+        return {"suspect_at": origin["written_at"], "suspect": WRITTEN}
+    return place
 
 
 def site_of(place: Event) -> str | None:
@@ -72,6 +79,8 @@ def suspicion(place: Event) -> str:
             f"; `{place['held_in']}` of the data set holds values that are not finite; "
             f"{place['suspect_at']} is the likeliest to have put them there{made}"
         )
+    if place.get("suspect") == WRITTEN:
+        return f"; {place['suspect_at']} alone writes a NaN: likely, not measured"
     if "site" not in place:
         return (
             f"; by the graph of the step after, {place['suspect_at']} alone has an operation "
