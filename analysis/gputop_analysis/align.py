@@ -21,7 +21,9 @@ class Aligned:
 
     ranks: tuple[int, ...]
     edges: Array
-    """Bucket i holds the steps edges[i] <= step < edges[i + 1]."""
+    """Bucket i holds the steps edges[i] <= step < edges[i + 1], as the rank numbers them that has
+    made none alone.
+    """
     keep: Array
     """Mask of the buckets that count."""
     series: tuple[RankSeries, ...]
@@ -63,7 +65,7 @@ class Aligned:
     def _per_step(self, column: str) -> Array:
         columns = []
         for series in self.series:
-            ends = series.steps[series.steady] + 1
+            ends = series.steps[series.steady] + 1 - series.ahead
             counts = series.n_steps[series.steady]
             total, steps = bucketed(
                 ends - counts, ends, series.rows[column][series.steady], counts, self.edges
@@ -90,7 +92,7 @@ def _is_unfolded(rank_series: RankSeries) -> bool:
 
 
 def _align_unfolded(series: list[RankSeries]) -> Aligned | None:
-    starts = [int(rank_series.rows["step"][0]) for rank_series in series]
+    starts = [int(rank_series.rows["step"][0]) - rank_series.ahead for rank_series in series]
     first = max(starts)
     last = min(
         start + len(rank_series.rows) for start, rank_series in zip(starts, series, strict=True)
@@ -124,7 +126,7 @@ def _after_quiet(full: Array) -> Array:
 
 
 def _align_folded(series: list[RankSeries]) -> Aligned | None:
-    ends = [rank_series.steps[rank_series.steady] + 1 for rank_series in series]
+    ends = [rank_series.steps[rank_series.steady] + 1 - rank_series.ahead for rank_series in series]
     if not series or any(len(e) < 2 for e in ends):
         return None
     starts = [

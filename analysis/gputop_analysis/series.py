@@ -33,6 +33,8 @@ class RankSeries:
     """``wire.STEP_FIELDS``, in the order written."""
     clock: str = "host"
     """Whose clock the phases are on: ``device`` where CUDA events measured enough steps."""
+    ahead: int = 0
+    """Steps that the rank made alone before the ranks trained together."""
 
     @cached_property
     def n_steps(self) -> Array:

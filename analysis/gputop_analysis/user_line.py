@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -20,8 +20,30 @@ def dumped_line(dump: Mapping[str, Any]) -> str | None:
     """
     for place in dump.get("places") or ():
         if place.get("site"):
-            return f"{place['site']} {place.get('function') or ''}".rstrip()
+            return _named(place)
     return user_line(training_frames(dump))
+
+
+def endless_line(dump: Mapping[str, Any], training_loops: Collection[str]) -> str | None:
+    """The innermost such line that a ``while`` is around, other than the training's own loops
+    (``train.py:40``): what it calls may end each time and the loop not. None without one.
+    """
+    for place in dump.get("places") or ():
+        file = str(place.get("site") or "").rpartition(":")[0]
+        loops = [
+            str(block).partition(" ")[0] for block in place.get("blocks") or () if _is_while(block)
+        ]
+        if any(f"{file}:{line}" not in training_loops for line in loops):
+            return _named(place)
+    return None
+
+
+def _is_while(block: object) -> bool:
+    return str(block).endswith(" while")
+
+
+def _named(place: Mapping[str, Any]) -> str:
+    return f"{place['site']} {place.get('function') or ''}".rstrip()
 
 
 def user_line(frames: list[str]) -> str | None:

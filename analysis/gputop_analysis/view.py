@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent.contracts import Hello
+from gputop_analysis.ahead import steps_ahead
 from gputop_analysis.align import Aligned, align
 from gputop_analysis.device_clock import on_device_clock
 from gputop_analysis.series import RankSeries, picked, tail_seconds, tail_steps, thinned
@@ -52,6 +53,10 @@ class RunView:
             samples = record.device(rank)
             newest = samples[-SAMPLES_AT_MOST:] if self.windowed else thinned(samples)
             self.per_rank[rank] = _series(rank, rows, np.asarray(newest))
+        if len(self.per_rank) > 1:
+            for rank, ahead in steps_ahead(self.record.events("ddp_progress")).items():
+                if rank in self.per_rank:
+                    self.per_rank[rank].ahead = ahead
 
     @property
     def ranks(self) -> list[int]:

@@ -122,7 +122,7 @@ def waits(view: RunView) -> Waits | None:
 
 
 def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
-    tables = [_one_a_step(view.comm(rank)) for rank in common.ranks]
+    tables = [_numbered_alike(_one_a_step(view.comm(rank)), view, rank) for rank in common.ranks]
     if any(len(t) < 10 for t in tables):
         return None
     rows = [_steady_rows(t, common) for t in tables]
@@ -146,6 +146,16 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
         backward_compute_ms=backward[keep] / 1e6,
         beside_ms=beside_ms[keep],
     )
+
+
+def _numbered_alike(rows: Array, view: RunView, rank: int) -> Array:
+    """Without what the rank did alone before the others, so that a step has one number on all."""
+    ahead = view.per_rank[rank].ahead
+    if not ahead:
+        return rows
+    together = rows[rows["step"] >= ahead].copy()
+    together["step"] -= ahead
+    return together
 
 
 def _one_a_step(rows: Array) -> Array:

@@ -113,6 +113,9 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "crossed by hand": loss = (x[:, 0] - net(x)[:, :1]).square().mean()
     if kind == "column": loss = (net(x)[:, :1] - x[:, :1]).square().mean()
     if kind == "weighed": loss = ((net(x)[:, :1] - x[:, :1]).square() * x[:, 0].abs()).mean() + loss
+    if kind == "weighed gains":
+        ratio = net(x)[:, :1].exp()
+        loss = -torch.minimum(ratio * x[:, 0], ratio.clamp(0.8, 1.2) * x[:, 0]).mean() + loss
     if kind == "pairs": loss = (net(x)[:, :1] - net(x)[:, :1].T).square().mean()
     if kind == "one for all": loss = nn.functional.mse_loss(net(x).mean(), x)
     if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)
@@ -162,6 +165,7 @@ KINDS = [
     "crossed by hand",
     "column",
     "weighed",
+    "weighed gains",
     "pairs",
     "one for all",
     "dead",
@@ -268,11 +272,11 @@ def test_a_part_that_is_thawed_and_given_to_no_optimizer(guests):
     assert last["stray_thawed_at"] == f"habits.py:{line_with('requires_grad_(True)')}"
 
 
-@pytest.mark.parametrize("kind", ["crossed", "crossed by hand", "weighed"])
+@pytest.mark.parametrize("kind", ["crossed", "crossed by hand", "weighed", "weighed gains"])
 def test_predictions_that_are_compared_with_all_targets(guests, kind):
     last = looks(guests, kind)[-1]
     assert (last["predictions_shape"], last["errors_shape"]) == ([4, 1], [4, 4])
-    assert last["weighed"] == (kind == "weighed")
+    assert last["weighed"] == kind.startswith("weighed")
     # the nearest line above the backward that makes a loss which is not made from one
     assert last["loss_at"] == f"habits.py:{line_with('one for all')}"
 

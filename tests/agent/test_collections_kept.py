@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gputop_agent.runtime import frames
+from gputop_agent.runtime import frames, source
 from gputop_agent.watchers import collections_kept, keepers
 
 
@@ -74,6 +74,30 @@ def test_results_that_a_function_is_told_to_keep_are_found():
     assert told["grown_site"].endswith(
         f"{Path(__file__).name}:{lines_of_this_file().index(line) + 1}"
     )
+
+
+_counter = itertools.count()
+
+
+@functools.cache
+def masked(number):
+    return np.full(4096, number)
+
+
+def test_a_decorated_function_has_the_line_of_its_decorator(monkeypatch):
+    path = Path(__file__)
+    variables = [("masked", masked)]
+    monkeypatch.setattr(source, "users_files", lambda: [str(path)])
+    collection = collections_kept.GrowingCollection()
+    for _ in range(100):
+        masked(next(_counter))
+    assert collection.look(0, variables) == {}
+    for _ in range(100):
+        masked(next(_counter))
+    told = collection.look(3_500_000, variables)
+    assert told["grown_in"] == "masked (functools.cache)"
+    line = lines_of_this_file().index("def masked(number):\n")
+    assert told["grown_site"].endswith(f"{path.name}:{line}")
 
 
 def lines_of_this_file():

@@ -161,6 +161,22 @@ def test_values_are_followed_to_the_caller_and_into_objects(
     assert (told.site.rpartition(":")[2], told.operation) == (str(expected), operation)
 
 
+def test_of_several_layers_in_a_line_the_one_that_was_given_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "torch", torch)
+    lines = [
+        "def forward(self, windows, table):",
+        "    windows = windows / self.spread",
+        "    table = table.log()",
+        "    return self.mixed(self.hours(windows), self.table(table))",
+    ]
+    path = tmp_path / "net.py"
+    path.write_text("\n".join(lines))
+    told = nan_source.of_call(str(path), 4, "net.table.0")
+    assert told is not None and (told.operation, told.site.endswith(":3")) == ("log", True)
+    told = nan_source.of_call(str(path), 4, "hours")
+    assert told is not None and (told.operation, told.site.endswith(":2")) == ("div", True)
+
+
 @pytest.mark.parametrize("call", ['call("nothing"', 'call("far"', "# no way in"])
 def test_where_no_line_or_several_can_it_says_nothing(script, call):
     assert nan_source.of_call(script, line_of(call)) is None

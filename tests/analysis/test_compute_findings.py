@@ -219,6 +219,34 @@ def test_a_backward_of_gradients_of_gradients(tmp_path):
     assert one.severity == "medium" and one.recoverable_ms_per_step == pytest.approx(9, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("asked", "call", "told"),
+    [
+        (30, "torch.autograd.grad(loss, trunk, retain_graph=True)", True),
+        (30, "torch.autograd.grad(loss, x, create_graph=True)", False),
+        (2, "torch.autograd.grad(loss, trunk, retain_graph=True)", False),
+        (40, "torch.autograd.grad(loss, trunk)", False),
+    ],
+    ids=["besides", "for a penalty", "little", "the update's own"],
+)
+def test_gradients_that_are_asked_for_besides_the_updates(tmp_path, asked, call, told):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(150, forward=3.0, backward=8.0)
+    lines = [("train.py:9", call, asked), ("train.py:20", "loss.backward()", 40 - asked)]
+    samples = [
+        {"site": site, "function": "main", "code": code, "count": count}
+        for site, code, count in lines
+        if count
+    ]
+    build.event("stacks", rank=0, phase="backward", period_ms=20, total=40, samples=samples)
+    besides = found(build).get("CE07")
+    assert (besides is not None) is told
+    if besides is not None:
+        assert (besides.severity, besides.site) == ("medium", "train.py:9 main")
+        assert besides.recoverable_ms_per_step == pytest.approx(6.0, rel=0.05)
+
+
 @pytest.mark.parametrize(("others", "severity"), [(["SGD"], "medium"), ([], "info")])
 def test_a_force_is_a_gradient_that_a_loss_is_made_of(tmp_path, others, severity):
     """And so may a penalty be, of a GAN's two optimizers."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_agent import wire
+from gputop_analysis.ahead import steps_ahead
 from gputop_analysis.align import align, bucketed
 from gputop_analysis.series import RankSeries, tail_steps, thinned
 from gputop_analysis.summary import steps_done, summarise
@@ -103,6 +104,37 @@ def test_ranks_with_nothing_in_common_are_not_aligned(tmp_path):
         build.step(1, forward=1.0)
     assert RunView(build.open()).common is None
     assert align([]) is None
+
+
+def test_a_rank_that_has_trained_alone_before_is_brought_beside_the_others(tmp_path):
+    """Rank 0 tries the model out for three steps; its step 3 is the first of all."""
+    build = Builder(tmp_path / "r")
+    for rank, alone in ((0, 3), (1, 0)):
+        for step in range(alone + 100):
+            build.step(rank, forward=1.0 + (step - alone))
+        for step in (16, 32):
+            counts = {"step": step, "iterations": step - alone}
+            build.event("ddp_progress", rank=rank, pid=rank + 1, **counts)
+    view = RunView(build.open())
+    assert {rank: series.ahead for rank, series in view.per_rank.items()} == {0: 3, 1: 0}
+    assert view.common is not None
+    forward = view.common.per_step_ms("forward_ns")
+    assert np.allclose(forward[:, 0], forward[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("progress", "ahead"),
+    [
+        ([(0, 16, 13), (0, 32, 29), (1, 16, 16)], {0: 3, 1: 0}),
+        ([(0, 16, 32), (0, 32, 64), (1, 16, 32)], {}),
+        ([(0, 16, 0), (1, 16, 0)], {}),
+        ([], {}),
+    ],
+    ids=["alone", "micro-batches", "never called", "no DDP"],
+)
+def test_steps_ahead(progress, ahead):
+    events = [{"rank": r, "step": s, "iterations": i} for r, s, i in progress]
+    assert steps_ahead(events) == ahead
 
 
 def test_a_very_long_file_is_read_in_even_blocks():

@@ -26,6 +26,8 @@ class CheckupEvent(TypedDict, total=False):
     without_gradient_names: list[Line]
     without_gradient_at: Line
     """The line of the user's class that uses the part of the model they are in."""
+    dropped_at: Line
+    """Where they had one after the backward: the only line that says ``grad = None``."""
     cut_at: Line
     """The only line of that class that takes a value out of the graph, as ``detach()`` does."""
     new_leaf_at: Line
@@ -37,7 +39,9 @@ class CheckupEvent(TypedDict, total=False):
     lr_max: Real
     """Over the groups."""
     rate_set_at: Line
-    """Where that is as good as 0: the only place in the user's files that sets ``group["lr"]``."""
+    """Where that is as good as 0, or ranks may have others: the only place in the user's files that
+    sets ``group["lr"]``.
+    """
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]

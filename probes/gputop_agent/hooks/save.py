@@ -10,6 +10,7 @@ from gputop_agent.timing import clock
 from gputop_agent.timing.step_state import open_step
 
 MIN_EVENT_NS = 1_000_000
+_SENDERS = "torch.distributed.optim."
 
 
 def install(torch):
@@ -48,7 +49,9 @@ def _timed(original, via, path_at):
 
 
 def before(args, kwargs):
-    """Begin the phase."""
+    """Begin the phase; None for what torch's optimizers over ranks write to send it."""
+    if sys._getframe(2).f_globals.get("__name__", "").startswith(_SENDERS):
+        return None
     depth, outermost = len(clock.stack), session.phase != CHECKPOINT
     open_step.flags |= wire.F_CHECKPOINT
     return depth, clock.enter(CHECKPOINT), outermost

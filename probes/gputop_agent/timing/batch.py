@@ -17,6 +17,8 @@ _CRC_BYTES = 4096
 _CRC_PERIOD = 50
 # the first batches are all fingerprinted, so that equal data on two ranks shows early
 _CRC_FIRST = 8
+# so many batches are looked at for padding more often, as a phase of a short run may be
+_PADDING_PERIOD, _PADDING_MANY = 16, 800
 _SUMMED = ("places", "tokens", "kept")
 
 # type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
@@ -59,6 +61,8 @@ def count(batch):
         _compare(index, facts.crc)
     elif index % _CRC_PERIOD == 1:
         _compare(index, _fingerprint_of(batch))
+    elif index % _PADDING_PERIOD == 0 and index < _PADDING_MANY:
+        _look_at_padding(batch)
     plan = _plans.get(type(batch))
     if plan is not None:
         try:
@@ -252,10 +256,7 @@ def _look_closely(batch):
                 facts.description = None
             facts.site = frames.caller_site()
             facts.inside = frames.packages(sys._getframe(1))
-        outermost = [(key, value) for _, key, value in _children(batch) if _is_tensor(value)]
-        filled = padding.counted(outermost or [(0, batch)] * _is_tensor(batch))
-        if filled is not None:
-            facts.padding.append(filled)
+        _look_at_padding(batch)
         for _, tensor in _tensors(batch, (), 0):
             if str(tensor.device) == "cpu":
                 facts.crc = fingerprint(tensor)
@@ -267,6 +268,16 @@ def _look_closely(batch):
                     facts.description = dict(facts.description, pinned=bool(tensor.is_pinned()))
                 return
     except Exception:  # what cannot be read is not described; the training goes on
+        interrupts.pass_on()
+
+
+def _look_at_padding(batch):
+    try:
+        outermost = [(key, value) for _, key, value in _children(batch) if _is_tensor(value)]
+        filled = padding.counted(outermost or [(0, batch)] * _is_tensor(batch))
+        if filled is not None:
+            facts.padding.append(filled)
+    except Exception:  # what cannot be read is not counted; the training goes on
         interrupts.pass_on()
 
 

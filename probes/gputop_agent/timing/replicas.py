@@ -29,6 +29,15 @@ _EDITS = (
     r"|\.(copy|mul|div|add|sub|fill|zero|normal|uniform|lerp|clamp|index_copy)_\()"
 )
 
+
+class UpdatesAlone:
+    """Updates that this process made before a DDP module took part in one."""
+
+    def __init__(self):
+        self.count: "int | None" = None
+
+
+alone = UpdatesAlone()
 _waiting = []  # (update, facts, values) whose sums are on their way from a device
 
 
@@ -36,6 +45,17 @@ def begin():
     """Look at boundaries from now on."""
     if on_boundary not in session.boundary_listeners:
         session.boundary_listeners.append(on_boundary)
+
+
+def found():
+    """A DDP module is trained: what was updated until now, no replica was."""
+    if alone.count is None:
+        alone.count = totals[OPTIMIZER_STEPS]
+
+
+def updates_alone():
+    """Updates that were made before: they are no updates of a replica."""
+    return alone.count or 0
 
 
 def next_update(update):
@@ -46,7 +66,7 @@ def next_update(update):
 
 def on_boundary(step, t_end_ns):
     """A step has ended: the update number tells whether this is one to look at."""
-    update = totals[OPTIMIZER_STEPS]
+    update = totals[OPTIMIZER_STEPS] - updates_alone()
     gradient_sums.on_boundary()
     if _waiting:
         _send_waiting()
@@ -117,6 +137,7 @@ def _edits(names):
 
 def reset():
     """In a forked child."""
+    alone.__init__()
     del _waiting[:]
 
 

@@ -8,7 +8,7 @@ from itertools import compress
 from gputop_agent.runtime import living, modes
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import events
+from gputop_agent.timing import events, replicas
 
 MAX_ROOTS = 64
 MAX_PASSES = 8
@@ -237,5 +237,7 @@ def _note_roots(found, wanted):
     session.untrained = [weakref.ref(module) for module in found if id(module) in others]
     ddp = session.torch.nn.parallel.DistributedDataParallel
     session.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
+    if session.ddp:
+        replicas.found()
     if sentinel.reference is None:
         sentinel.watch(parameter for module in trained for parameter in module.parameters())

@@ -207,7 +207,7 @@ def _plan_booking():
     state.due_ns = session.last_ns + (BOOK_EARLY_NS if early else wire.BOOK_NS)
     state.book_at = state.until_window
     if session.ddp and len(state.pattern.ids) == 1:
-        done = totals[OPTIMIZER_STEPS]
+        done = totals[OPTIMIZER_STEPS] - replicas.updates_alone()
         state.book_at = min(state.book_at, replicas.next_update(done) - done)
 
 

@@ -49,6 +49,7 @@ SOON_AT_MOST = 6  # looks that come soon since parameters have lost their gradie
 VANISHED = 2.0**-24
 _SETS_RATE = r"""\[["']lr["']\] *[-+*/]?=[^=]"""
 _REENTRANT_WARNING = "None of the inputs have requires_grad=True. Gradients will be None"
+_DROPS = r"\.grad *= *None"
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 
@@ -71,6 +72,7 @@ class Checkup:
         self.looks_soon = 0  # see SOON_AT_MOST
         self.lr_peak = 0.0  # the largest learning rate that a look has seen
         self.zeros = gradients.Zeros()
+        self.had_gradient: "set[int]" = set()  # ids of parameters after the last backward
         self.strays = gradients.Strays()
         self.mode = training_mode.TrainingMode()
         self.habits = habits.SeenHabits()
@@ -162,6 +164,7 @@ def after_backward():
     """An outermost backward has ended."""
     if open_step.check_stage < OTHER_UPDATES and late.may_look():
         steps.book_agent_time(current.discarded.after_backward)
+        current.had_gradient = {id(one) for one in _trainable() if one.grad is not None}
         if current.optimizer is None:
             steps.book_agent_time(_look_by_hand_after)
 
@@ -283,6 +286,8 @@ def _note_missing(parameters, without):
     if without:
         current.findings["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
         current.findings["without_gradient_at"] = used_at.line_of_use(without)
+        if all(id(one) in current.had_gradient for one in without):
+            current.findings["dropped_at"] = source.place_matching(_DROPS)
         current.findings["cut_at"] = used_at.line_that_cuts(without)
         current.findings["new_leaf_at"] = source.place_with("tensor(", "requires_grad=True")
         if _has_warned(_REENTRANT_WARNING):
@@ -387,7 +392,7 @@ def _send(findings):
     dead = findings.get("gradients_not_zero") == 0
     current.lr_peak = max(current.lr_peak, lr or 0.0)
     learns = lr is not None and lr > VANISHED * current.lr_peak
-    if not learns and current.lr_peak:
+    if session.world_size > 1 or (not learns and current.lr_peak):
         findings["rate_set_at"] = source.place_matching(_SETS_RATE)
     partly = "zero_gradient" in findings, findings.get("stray_looks", 0) >= SURE_LOOKS
     gist = (

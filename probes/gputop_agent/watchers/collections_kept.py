@@ -6,6 +6,7 @@ long collection holds may itself have grown: lists by key, or those of its objec
 ``functools.cache`` keeps of a function's results.
 """
 
+import ast
 import gc
 import re
 import sys
@@ -15,18 +16,19 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
-from gputop_agent.runtime import source
+from gputop_agent.runtime import source, syntax
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import keepers
 
 CACHE = " (functools.cache)"  # after the name of a function whose results are kept
 _CACHED: Any = type(lru_cache(len))
-_CACHES = r"\b%s\b *=.*\bcache\(|\bdef %s\("
+_CACHES = r"\b%s\b *=.*\bcache\("
 MAX_DEPTH, MAX_SEEN, MAX_NS = 5, 2000, 20_000_000
 EACH = "[...]"  # after the name of a collection: those that it holds
 MAX_ELEMENTS = 512  # of a collection that are looked into
 MAX_ITEMS = 8  # of a tuple or an object, whose sizes stand for all of its
 MIN_SHARE = 0.3  # of what memory grew by
+MIN_LENGTH = 5  # few of what is large matter, too
 OFTEN = 0.5  # entries a step of a collection of objects that do not tell their size
 DICT_PLACE_BYTES = 100  # of CPython: hash, key and value, and what is kept free
 _SIZED = (str, bytes, bytearray, int, float)
@@ -91,7 +93,7 @@ def _piles(variables):
             if id(value) in visited:
                 continue
             visited.add(id(value))
-            if type(value) in keepers.PILES and len(value) >= keepers.MIN_LENGTH:
+            if type(value) in keepers.PILES and len(value) >= MIN_LENGTH:
                 piles.setdefault(name, value)
                 for inner_name, inner in _within(name, value):
                     piles.setdefault(inner_name, inner)
@@ -157,11 +159,26 @@ def _results(cached):
 
 
 def _filled_at(name, search):
-    """The only line that fills it; of what a function gave, that which has it kept, or its own."""
+    """The only line that fills it; of what a function gave, that which has it kept."""
     if not name.endswith(CACHE):
         return keepers.filled_at(name.removesuffix(EACH), search)
-    function = re.escape(name.removesuffix(CACHE))
-    return (search or source.place_matching)(_CACHES % (function, function)) or ""
+    function = name.removesuffix(CACHE)
+    given = (search or source.place_matching)(_CACHES % re.escape(function))
+    return given or _decorated_at(function) or ""
+
+
+def _decorated_at(function):
+    """The line ``@functools.cache`` of the only function of this name that has one."""
+    lines = [
+        (file, decorator.lineno)
+        for file in source.users_files()
+        for node in syntax.nodes(file)
+        if isinstance(node, syntax.FUNCTION) and node.name == function
+        for decorator in node.decorator_list
+        for part in ast.walk(decorator)
+        if "cache" in getattr(part, "attr", getattr(part, "id", ""))
+    ]
+    return source.place_of(lines)
 
 
 def _is_looked_into(value):
@@ -195,8 +212,8 @@ def _is_opaque(item):
     return not known and not kind.__dictoffset__
 
 
-def _size(item, depth=1) -> int:
-    """Bytes of numbers, texts, arrays and tensors; of what holds some of these, one level deep."""
+def _size(item, depth=2) -> int:
+    """Bytes of numbers, texts, arrays and tensors; of what holds some of these, ``depth`` deep."""
     kind = type(item)
     if kind in _SIZED:
         return sys.getsizeof(item)

@@ -39,9 +39,9 @@ _OF_EACH_ERROR = {
 """Backwards between a loss and the errors that it is the mean of."""
 _SPREADS = ("SubBackward0", "RsubBackward1", "ExpandBackward0")
 _WEIGH = ("MulBackward0", "DivBackward0")
-_ADDS = "AddBackward0"
-MAX_BEFORE_ERRORS = 12
-_BEFORE_ERRORS = _OF_EACH_ERROR | graph_nodes.SAME_VALUES | {*_SPREADS, *_WEIGH}
+_JOINS = {"AddBackward0", "SubBackward0", "MinimumBackward0", "MaximumBackward0"}
+MAX_BEFORE_ERRORS = 16
+_BEFORE_ERRORS = _OF_EACH_ERROR | graph_nodes.SAME_VALUES | {*_SPREADS, *_WEIGH, "NegBackward0"}
 
 
 class SeenHabits:
@@ -203,7 +203,7 @@ def _crossed(node):
         if fields:
             return fields
         leads_to_errors = len(following) == 1 and name in _BEFORE_ERRORS
-        if name == _ADDS or leads_to_errors:
+        if leads_to_errors or (name in _JOINS and len(following) > 1):
             todo += following
     return None
 

@@ -32,6 +32,7 @@ class NodeSearch:
         self.step = -1  # in which values stopped being finite
         self.operations: Any = ()  # of that step's graph, in order
         self.place = -1  # of the origin among them
+        self.layer = ""  # that was given what is not finite, by its name
         self.came_in = False  # not finite before the model had it
         self.was_given = False  # the operation was given it by something without a gradient
         self.of_gradients = False  # all that is known is that they were not finite
@@ -49,7 +50,7 @@ def reset():
     search.__init__()
 
 
-def begin(loss, operation, step, was_given):
+def begin(loss, operation, step, was_given, layer=""):
     """Look for the line of an operation, the origin in the graph of a loss; of what it was given
     so, for what may have made that, too, and before a model for the line that calls it.
     """
@@ -61,7 +62,7 @@ def begin(loss, operation, step, was_given):
     search.step, search.tries, search.operations = step, 0, [node.name for node in nodes]
     search.place = next((at for at, node in enumerate(nodes) if node is origin), -1)
     before = search.operations[: max(0, search.place)]
-    search.was_given = was_given
+    search.was_given, search.layer = was_given, layer
     search.came_in = was_given and all(name in STRUCTURE for name in before)  # of weights
 
 
@@ -144,7 +145,7 @@ def _tell_pole(graph):
 def _suspect(calling, innermost):
     """What may have made the value: on the way to the model's call, or within its forward."""
     for file, line in dict.fromkeys((calling, innermost)):
-        made = nan_source.of_call(file, line)
+        made = nan_source.of_call(file, line, search.layer)
         if made is not None:
             return {
                 "suspect_at": made.site,

@@ -60,12 +60,15 @@ class SourcePart(NamedTuple):
     node: ast.AST
 
 
-def of_call(file, line):
+def of_call(file, line, layer=""):
     """What is the likeliest to have made a value that the call in this line was given: what flows
     into it before what makes samples and what the data set holds, unless a later one is surer; None
     where several are as likely.
+
+    Args:
+        layer: name of the layer that was given it, ``encoder.0``, where the line calls several.
     """
-    made = [_likeliest(_flow_into(file, line)), _likeliest(_samples()), _in_data()]
+    made = [_likeliest(_flow_into(file, line, layer=layer)), _likeliest(_samples()), _in_data()]
     return min(filter(None, made), key=lambda place: place.tier, default=None)
 
 
@@ -83,7 +86,7 @@ def _likeliest(parts):
 # ---- what flows into a call
 
 
-def _flow_into(file, line, callers=_MAX_CALLERS):
+def _flow_into(file, line, callers=_MAX_CALLERS, layer=""):
     """The arguments of a statement's calls, and the values of what they are made from; those that
     are parameters are followed up to where their function is called.
     """
@@ -93,7 +96,7 @@ def _flow_into(file, line, callers=_MAX_CALLERS):
     simple = [node for node in simple if syntax.has_line(node, line)]
     if not simple:
         return []
-    values, names = _values_into(simple[-1], statements)
+    values, names = _values_into(simple[-1], statements, layer.split("."))
     pieces = [SourcePart(file, value) for value in values]
     if callers and isinstance(scope, syntax.FUNCTION) and _parameters(scope) & names:
         for call_line in _calls_of(file, scope.name):
@@ -106,11 +109,12 @@ def _statements(scope):
     return [node for node in own_nodes if isinstance(node, ast.stmt)]
 
 
-def _values_into(statement, statements):
-    """The arguments of its calls and what those before it assign to their names, the last first;
-    and the names.
+def _values_into(statement, statements, called=()):
+    """The arguments of its calls, of those named in ``called`` where it has any, and what those
+    before it assign to their names, the last first; and the names.
     """
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if _name_of(call) in called] or calls
     arguments = [
         argument
         for call in calls

@@ -219,7 +219,8 @@ def _loss_is_bad(loss):
         fields = numeric_origin.of_graph(_layers_now(), loss)
     _send(fields, session.step, batch_origin.current())
     if fields and fields["direction"] in ("forward", "input") and fields.get("operation"):
-        nan_place.begin(loss, fields["operation"], session.step, _was_given(fields))
+        layer = fields.get("layer") or ""
+        nan_place.begin(loss, fields["operation"], session.step, _was_given(fields), layer)
     if not watch.is_in:
         _begin_burst()
 

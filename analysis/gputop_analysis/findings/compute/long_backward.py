@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gputop_agent.contracts import Hello
+from gputop_analysis.culprit import MIN_EFFECT_MS
 from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.compute.device_samples import samples
 from gputop_analysis.findings.note import CPU
@@ -22,6 +25,7 @@ from gputop_analysis.findings.shares import (
     steady_share,
     typical,
 )
+from gputop_analysis.findings.stack_samples import samples_of
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
@@ -104,6 +108,11 @@ def _typical(view: RunView) -> Passes | None:
 
 LONG_BACKWARD, CHECKPOINTED = 3.0, 2.7
 """Times the forward that a backward takes, without and with activation checkpointing."""
+_GRAD = "autograd.grad("
+ENOUGH_SAMPLES, ALL_ASKED, ASKED_STEP = 30, 0.9, 0.10
+"""Stack samples of the backward; the part of them from which all gradients are asked for so; part
+of a step.
+"""
 SHARED, REPEATED = 0.3, 0.15
 """Part of a later backward's graph that one before has gone through; part of forward and backward
 that is repeated.
@@ -118,7 +127,8 @@ that is repeated.
     trigger=f"backward, without the wait for other ranks, above {LONG_BACKWARD:g} times the "
     "forward (lower end of the 95 % interval) and no activation checkpointing; medium where "
     "backward() makes a graph of the gradients, or a GAN does; or several backwards a step with "
-    "retain_graph=True go through the same graph",
+    "retain_graph=True go through the same graph; or autograd.grad without a graph takes over "
+    f"{percent(ASKED_STEP)} of the step besides the update's own backward",
     fix="create_graph and retain_graph only where gradients of gradients are "
     "needed, and not at each step",
     no_use="where each step needs gradients of gradients",
@@ -134,7 +144,7 @@ that is repeated.
 )
 def long_backward(view: RunView, spec: Spec) -> Finding | None:
     """The gradients are themselves differentiated, or the backward goes through parts twice."""
-    return _through_again(view, spec) or _long_backward(view, spec)
+    return _through_again(view, spec) or _asked_besides(view, spec) or _long_backward(view, spec)
 
 
 def _through_again(view: RunView, spec: Spec) -> Finding | None:
@@ -176,6 +186,74 @@ def _through_again(view: RunView, spec: Spec) -> Finding | None:
                     Input("forward", forward.mean_ms, "ms", f"steps.forward_ns, rank {rank}"),
                     Input("backward", backward_ms, "ms", f"steps.backward_ns, rank {rank}"),
                     Input("backwards a step", len(again) + 1, "", "checkup event"),
+                ),
+            ),
+        )
+    return None
+
+
+class _AskedGradients(NamedTuple):
+    """Stack samples of ``autograd.grad`` calls that make no graph, among those of the backward."""
+
+    site: str
+    samples: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """Of the backward's time."""
+        return self.samples / self.of
+
+
+def _asked_gradients(view: RunView, rank: int) -> _AskedGradients | None:
+    """None where there are none, or where no other backward leads to the update."""
+    sites, total = Counter[str](), 0
+    for sample in samples_of(view, ("backward",), rank):
+        total += sample.count
+        if _GRAD in sample.code and "create_graph" not in sample.code:
+            sites[sample.path[-1]] += sample.count
+    asked = sum(sites.values())
+    if not asked or total < ENOUGH_SAMPLES or asked > ALL_ASKED * total:
+        return None
+    return _AskedGradients(sites.most_common(1)[0][0], asked, total)
+
+
+def _asked_besides(view: RunView, spec: Spec) -> Finding | None:
+    """Gradients that are asked for besides those of the update, as to look at how two losses pull;
+    where the update is made of them there is no other backward.
+    """
+    for rank in some_ranks(view):
+        hello, backward = view.hello(rank), steady_share(view, rank, "backward")
+        asked = _asked_gradients(view, rank)
+        if asked is None or backward is None or hello.get("create_graph"):
+            continue
+        backward_ms = backward.mean_ms - _inside_backward_ms(view, rank)
+        asked_ms = backward_ms * asked.share
+        if not asked_ms > max(ASKED_STEP * backward.wall_ms, MIN_EFFECT_MS):
+            continue
+        return spec.make(
+            severity="medium",
+            title=f"gradients asked for besides the update's take {asked_ms:.1f} ms a step",
+            evidence=f"{asked.samples} of {asked.of} stack samples of the backward lie in "
+            f"autograd.grad at {asked.site}, which makes no graph, of {backward_ms:.1f} ms a step; "
+            "the update has a backward of its own",
+            fix="ask for them every N steps where they are only looked at; the update's own "
+            "gradients, p.grad after backward(), cost nothing",
+            rank=everybody(view),
+            site=asked.site,
+            confidence=0.7,
+            recoverable_ms_per_step=asked_ms,
+            interval_ms_per_step=(0.5 * asked_ms, min(1.5 * asked_ms, backward_ms)),
+            proof=Proof(
+                statistic="time in autograd.grad without a graph / step time",
+                value=100 * asked_ms / backward.wall_ms,
+                threshold=100 * ASKED_STEP,
+                unit="%",
+                formula="backward x samples in such calls / samples of the backward",
+                inputs=(
+                    Input("backward", backward_ms, "ms per step", f"steps.backward_ns, {rank=}"),
+                    Input("samples in such calls", asked.samples, "", f"stacks, {rank=}"),
+                    Input("samples of the backward", asked.of, "", "the same"),
                 ),
             ),
         )

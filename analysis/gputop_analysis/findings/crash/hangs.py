@@ -19,7 +19,7 @@ from gputop_analysis.standstill import (
 )
 from gputop_analysis.summary import steps_at
 from gputop_analysis.text import MISSING, step_number
-from gputop_analysis.user_line import dumped_line, training_frames
+from gputop_analysis.user_line import dumped_line, endless_line, training_frames
 from gputop_analysis.view import RunView
 
 _SILENT = "no step for 30 s and 20 median steps"
@@ -238,7 +238,7 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     still = standstill(view)
     if still is None or still.kind != "busy":
         return None
-    line = _line(still)
+    line = _endless_line(view, still)
     on_gpu = not still.cpu_share > BUSY_SHARE and still.gpu_util_pct > 0
     cause = "a loop that does not end, or a wait that spins"
     if _sampled(still):
@@ -268,8 +268,23 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
             ),
             Input("GPU utilisation", _number(still.gpu_util_pct), "%", "gpu.util_pct while silent"),
         ),
+        site=line,
         confidence=0.8,
     )
+
+
+def _endless_line(view: RunView, still: Standstill) -> str | None:
+    """The loop that goes on, as far as the training's own loops are known from samples of it; else
+    the innermost line.
+    """
+    loops = {
+        str(entry).split(" ")[1]
+        for event in view.events("stacks", rank=still.rank)
+        for sample in event.get("samples", ())
+        for entry in sample.get("path", ())
+        if str(entry).startswith("loop ")
+    }
+    return (endless_line(still.dump, loops) if loops else None) or _line(still)
 
 
 COMPUTED = 0.3

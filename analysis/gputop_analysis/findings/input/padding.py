@@ -106,7 +106,7 @@ class _Rows(NamedTuple):
 
 
 def _summed(view: RunView) -> _Rows | None:
-    events = [event for event in view.events("padding") if _is_of_the_models_work(event)]
+    events = _later_half([one for one in view.events("padding") if _is_of_the_models_work(one)])
     batches, places, tokens = (
         sum(int(event.get(name) or 0) for event in events)
         for name in ("batches", "places", "tokens")
@@ -117,6 +117,16 @@ def _summed(view: RunView) -> _Rows | None:
     return _Rows(
         batches, places, tokens, kept, events[-1].get("filling"), events[-1].get("padded_at")
     )
+
+
+def _later_half(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The newest events with half of the batches, and with enough: a run may begin with others."""
+    wanted = max(ENOUGH_BATCHES, sum(int(event.get("batches") or 0) for event in events) / 2)
+    for index in range(len(events) - 1, 0, -1):
+        wanted -= int(events[index].get("batches") or 0)
+        if wanted <= 0:
+            return events[index:]
+    return events
 
 
 def _is_of_the_models_work(event: dict[str, Any]) -> bool:

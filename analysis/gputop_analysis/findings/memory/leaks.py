@@ -251,9 +251,18 @@ def _kept(view: RunView, rank: int) -> Kept | None:
     return kept_ if enough else None
 
 
+_HOLDERS = ("kept_in", "grown_in", "chain_kept_as")
+
+
 def _last_count(view: RunView, rank: int) -> Mapping[str, Any]:
-    """The newest count of the tensors that are alive; empty where none was made."""
-    return next(reversed(told(view, "tensors").get(rank, [])), {})
+    """The newest count of the tensors that are alive, of another rank of the same script where that
+    alone has found what holds them; empty where none was made.
+    """
+    counts = told(view, "tensors")
+    own = next(reversed(counts.get(rank, [])), {})
+    others = [events[-1] for other, events in counts.items() if other != rank and events]
+    finders = (count for count in (own, *others) if any(map(count.get, _HOLDERS)))
+    return own if own.get("gc_off") else next(finders, own)
 
 
 def _kept_in(view: RunView, rank: int) -> str:

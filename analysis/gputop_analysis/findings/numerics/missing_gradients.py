@@ -109,6 +109,12 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
     elif share > MUCH_WITHOUT and not config.get("experts"):
         severity = "medium"  # experts that no token was sent to have none either
     fix, site = _way_out(look)
+    if not any(look.get("without_gradient_names") or ["known"]):
+        site = optimizer.get("site") or site
+        fix = (
+            "make the optimizer after the last change of the model: it has parameters that no "
+            "module has any more, as where a layer was replaced or parametrised"
+        )
     if share == 1:
         site = optimizer.get("site")
         fix = (
@@ -162,7 +168,13 @@ def _way_out(look: Event) -> tuple[str, str | None]:
             f"what it was made from gets no gradient; else at {beyond}{breaks}",
             leaf,
         )
-    cut = look.get("cut_at")
+    dropped, cut = look.get("dropped_at"), look.get("cut_at")
+    if dropped:
+        return (
+            f"look at {dropped} first: they had a gradient after the backward, and none at the "
+            "update",
+            dropped,
+        )
     if cut:
         return (
             f"look at {cut} first, which takes a value out of the graph: what it was made from "

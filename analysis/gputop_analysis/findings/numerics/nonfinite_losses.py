@@ -108,7 +108,8 @@ def _rank_at_fault(view: RunView, first_of_ranks: list[_FirstBad]) -> int | None
     """
     first = min(first_of_ranks)
     is_of_all = len(first_of_ranks) == len(view.ranks) > 1
-    if not is_of_all or any(other.step > first.step for other in first_of_ranks):
+    together = [bad.step - view.per_rank[bad.rank].ahead for bad in first_of_ranks]
+    if not is_of_all or len(set(together)) > 1:
         return first.rank
     tell = ranks_of_origin(view, first.step)
     return tell.pop() if len(tell) == 1 else None

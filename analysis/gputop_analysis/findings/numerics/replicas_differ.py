@@ -345,18 +345,22 @@ def _unequal_rates(view: RunView) -> dict[int, float]:
     """
     in_steps = {rank: _rates_of_steps(view.per_rank[rank]) for rank in view.ranks}
     in_looks = {
-        rank: {look["step"]: float(look["lr_max"]) for look in looks if look.get("lr_max")}
+        rank: _rates_of_looks(looks, view.per_rank[rank].ahead)
         for rank, looks in told(view, "checkup").items()
     }
     return _apart(view, in_steps, RATE_STEPS) or _apart(view, in_looks, MIN_UNEQUAL)
 
 
 def _rates_of_steps(series: RankSeries) -> dict[int, float]:
-    """The rates of the last attempt by step, where they are above 0."""
-    steps = series.steps[series.attempt_start :]
+    """The rates of the last attempt by step of the ranks together, where they are above 0."""
+    steps = series.steps[series.attempt_start :] - series.ahead
     rates = series.rows["lr"][series.attempt_start :]
     known = rates > 0  # not for NaN
     return dict(zip(steps[known].tolist(), rates[known].tolist(), strict=True))
+
+
+def _rates_of_looks(looks: list[Event], ahead: int) -> dict[int, float]:
+    return {look["step"] - ahead: float(look["lr_max"]) for look in looks if look.get("lr_max")}
 
 
 def _apart(view: RunView, by_rank: dict[int, dict[int, float]], least: int) -> dict[int, float]:
@@ -372,11 +376,13 @@ def _apart(view: RunView, by_rank: dict[int, dict[int, float]], least: int) -> d
 
 def _rate_site(view: RunView) -> str | None:
     """The line that gives a scheduler of plateaus its metric, which ranks may see differently; else
-    the one that makes the schedule.
+    the one that sets the rate by hand, or that makes the schedule.
     """
     given = (event for events in told(view, "plateau").values() for event in events)
+    looks = (look for events in told(view, "checkup").values() for look in events)
     fed_at = next((str(event["site"]) for event in given), None)
-    return fed_at or schedule_site(view, view.ranks[0])
+    set_at = next((str(look["rate_set_at"]) for look in looks if look.get("rate_set_at")), None)
+    return fed_at or set_at or schedule_site(view, view.ranks[0])
 
 
 def _rates_said(rates: dict[int, float]) -> str:

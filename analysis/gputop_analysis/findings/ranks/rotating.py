@@ -235,7 +235,7 @@ def _unfolded(series: RankSeries, comm: Array) -> _Steps:
     rows = series.rows.take(places[known_steps])
     compute = (rows["wall_ns"] - comm["wait_ns"][at[known_steps]]) / 1e6
     tokens, samples, cpu_ns = (rows[name].astype(float) for name in ("tokens", "samples", "cpu_ns"))
-    return _Steps(steps[known_steps], compute, tokens, samples, cpu_ns / 1e6)
+    return _Steps(steps[known_steps] - series.ahead, compute, tokens, samples, cpu_ns / 1e6)
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:
