@@ -39,6 +39,7 @@ OWNERS = {
         "utils.checkpoint.checkpoint",
         "profiler.schedule",
         "nn.Embedding",
+        "nn.Embedding.from_pretrained",
         "Tensor.backward",
     ),
     "transformers": (

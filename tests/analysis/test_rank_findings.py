@@ -450,7 +450,12 @@ def test_waits_of_stages_are_no_volume_unless_no_bubble_is_so_long(
 
 @pytest.mark.parametrize(
     ("p2p", "more_ms", "severity"),
-    [(True, 3.0, "info"), (False, 3.0, "medium"), (True, 20.0, "high")],
+    [
+        (True, 4.5, "info"),
+        (False, 3.0, "info"),
+        (False, 4.5, "medium"),
+        (True, 20.0, "high"),
+    ],
 )
 def test_a_stage_with_a_little_more_work_is_an_info(tmp_path, p2p, more_ms, severity):
     usual = {"forward": 20.0, "backward": 20.0}

@@ -50,8 +50,12 @@ MUCH = 0.10
 
 MANY_FAULTS, TIMES_FAULTS = 500.0, 10.0
 """Page faults a step of the slow rank, and times those of any other: 500 take 0.1 to 1 ms."""
-LITTLE = 0.03
-"""Of a step. So much two ranks of the same work differ where nothing is wrong."""
+LITTLE, LITTLE_ON_CPU = 0.03, 0.08
+"""Of a step. So much two ranks of the same work differ where nothing is wrong; on a CPU by what
+their memory and caches are like.
+"""
+
+_OF_THE_HOST = ("data", "h2d", "other")
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -190,7 +194,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     own_wait, theirs = culprit.wait_ms
     if cost.low > MUCH * culprit.wall_ms:
         severity = "high"
-    elif passes_messages(view) or culprit.recoverable_ms.value < LITTLE * culprit.wall_ms:
+    elif passes_messages(view) or culprit.recoverable_ms.value < _least_ms(view, culprit, site):
         severity = "info"
     else:
         severity = "medium"
@@ -219,6 +223,15 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         interval_ms_per_step=(culprit.recoverable_ms.low, culprit.recoverable_ms.high),
         proof=_proof(culprit, site),
     )
+
+
+def _least_ms(view: RunView, culprit: Straggler, site: Site | None) -> float:
+    """Milliseconds a step below which it is an info: more where a CPU is slow in what all ranks do,
+    and no line of its own tells why.
+    """
+    is_of_a_line = culprit.phase in _OF_THE_HOST and site is not None and site.site is not None
+    on_gpu = Facts(view, culprit.rank).on_gpu
+    return (LITTLE if on_gpu or is_of_a_line else LITTLE_ON_CPU) * culprit.wall_ms
 
 
 @dataclass(frozen=True, slots=True)
