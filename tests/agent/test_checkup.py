@@ -21,6 +21,7 @@ class Net(nn.Module):
         self.body, self.unused = nn.Linear(16, 16), nn.Linear(16, 8)
         self.drop = nn.Dropout(0.1)
     def forward(self, x): return self.body(x)
+def gains(ratio, told): return ratio * told, ratio.clamp(0.8, 1.2) * told
 net = Net()
 if kind == "bf16": net = net.to(torch.bfloat16)
 opt = torch.optim.AdamW(net.parameters(), 1e-6 if kind == "bf16" else 1e-3)
@@ -113,9 +114,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     if kind == "crossed by hand": loss = (x[:, 0] - net(x)[:, :1]).square().mean()
     if kind == "column": loss = (net(x)[:, :1] - x[:, :1]).square().mean()
     if kind == "weighed": loss = ((net(x)[:, :1] - x[:, :1]).square() * x[:, 0].abs()).mean() + loss
-    if kind == "weighed gains":
-        ratio = net(x)[:, :1].exp()
-        loss = -torch.minimum(ratio * x[:, 0], ratio.clamp(0.8, 1.2) * x[:, 0]).mean() + loss
+    if kind == "weighed gains": loss = -torch.minimum(*gains(net(x)[:, :1].exp(), x[:, 0])).mean()
     if kind == "pairs": loss = (net(x)[:, :1] - net(x)[:, :1].T).square().mean()
     if kind == "one for all": loss = nn.functional.mse_loss(net(x).mean(), x)
     if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)

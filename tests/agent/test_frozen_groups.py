@@ -52,6 +52,9 @@ def test_a_group_of_which_part_is_frozen():
     assert frozen_groups.fields(made) == {}
 
 
-def test_two_such_calls_have_no_place(tmp_path):
+@pytest.mark.parametrize(("name", "line"), [("net.x.weight", 9), ("net.y.weight", None)])
+def test_of_two_such_calls_the_one_that_is_given_the_name(tmp_path, monkeypatch, name, line):
     (tmp_path / "train.py").write_text(SOURCE + "x = Embedding.from_pretrained(weights)\n")
-    assert frozen_groups.fields(optimizer(1))["frozen_group_at"] is None
+    monkeypatch.setattr(frozen_groups.gradients, "names", lambda parameters: [name, None])
+    at = frozen_groups.fields(optimizer(1))["frozen_group_at"]
+    assert at is None if line is None else at.endswith(f":{line}")

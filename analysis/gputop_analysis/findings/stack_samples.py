@@ -46,8 +46,9 @@ _FILES = (
     "torch/hub.py",
     "torch/utils/tensorboard/",
     "torch/_tensor_str.py",
+    "torch/distributed/optim/",
 )
-"""Parts of torch that read and write files, or what tensors look like."""
+"""Parts of torch that read and write files, what tensors look like, or objects to be sent."""
 _WAITS = re.compile(r"(connection|selectors|threading|queue|socket|subprocess)\.py:")
 _ABOUT_MODULES = re.compile(
     r"^torch/nn/modules/module\.py:\d+ (_?named_|_?(save|load)|parameters|buffers|children|modules"

@@ -40,6 +40,7 @@ from gputop_agent.watchers import (
 )
 
 FIRST_STEPS = (20, 40, 60, 100)
+MAX_STAGES = 3
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
@@ -57,6 +58,8 @@ class Checkup:
     """The look that is going on, and when the next one is due."""
 
     def __init__(self):
+        self.stages = 0  # that an optimizer has begun after the first steps
+        self.stage_step = 0
         self.next_step = FIRST_STEPS[0]
         self.not_before_ns = 0
         self.began_step = 0
@@ -92,6 +95,21 @@ def reset():
     uncleared.reset()
 
 
+def _note_stage(step):
+    """Look as often as at first where an optimizer was found later, as after a stage with another;
+    a few times only, as some scripts make one for each update.
+    """
+    newest = max(events.found_optimizers.values(), default=0)
+    if newest > _last_of_first() - FIRST_STEPS[0] and current.stages < MAX_STAGES:
+        current.stages += 1
+        current.stage_step = newest
+        current.next_step, current.not_before_ns = newest + FIRST_STEPS[0], 0
+
+
+def _last_of_first():
+    return current.stage_step + FIRST_STEPS[-1]
+
+
 def on_step_closed(step):
     """A step at or after ``open_step.check_due`` has ended: begin a look, or give one up that met
     no update.
@@ -99,6 +117,7 @@ def on_step_closed(step):
     open_step.check_due = step + EVERY_STEPS
     if session.ddp or gradient_sums.sums.are_made:
         replicas.begin()
+    _note_stage(step)
     if open_step.check_stage:
         if step >= current.began_step + GIVE_UP_STEPS:
             uncleared.end()
@@ -112,8 +131,9 @@ def on_step_closed(step):
 
 
 def _begin(step):
-    current.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
-    if step >= FIRST_STEPS[-1]:
+    firsts = (current.stage_step + first for first in FIRST_STEPS)
+    current.next_step = next((first for first in firsts if first > step), step + PERIOD_STEPS)
+    if step >= _last_of_first():
         current.not_before_ns = monotonic_ns() + PERIOD_NS
     else:
         current.not_before_ns = 0
@@ -137,9 +157,9 @@ def before_forward():
 
 
 def _stepped_and_size(optimizer):
-    """To look at one that steps: of two of a size the other may be forgotten."""
+    """To look at one that steps, and now: of two of a size the other may be forgotten."""
     size = sum(len(group["params"]) for group in optimizer.param_groups)
-    return events.has_stepped(optimizer), size
+    return events.has_stepped(optimizer), events.steps_lately(id(optimizer)), size
 
 
 def before_backward(args, kwargs):
@@ -415,7 +435,7 @@ def _send(findings):
     if current.alike < SURE_LOOKS and (habits.is_suspected(findings) or _may_look_soon(findings)):
         current.next_step = min(current.next_step, findings["step"] + habits.SOON_STEPS)
         current.not_before_ns = 0
-    if gist != current.gist or findings["step"] <= FIRST_STEPS[-1] or current.alike == SURE_LOOKS:
+    if gist != current.gist or findings["step"] <= _last_of_first() or current.alike == SURE_LOOKS:
         current.gist = gist
         transport.send_event("checkup", alike=current.alike, **findings)
 
@@ -424,7 +444,7 @@ def _may_look_soon(findings):
     """Whether part of the model does not learn any more, as where its optimizer has kept another
     that was replaced; a few times only, as of experts now one and now another has no gradient.
     """
-    if findings["step"] <= FIRST_STEPS[-1] or not findings.get("without_gradient"):
+    if findings["step"] <= _last_of_first() or not findings.get("without_gradient"):
         return False
     current.looks_soon += 1
     return current.looks_soon <= SOON_AT_MOST

@@ -16,27 +16,40 @@ def fields(optimizer):
     if not frozen or len(frozen) == len(groups):
         return {}
     parameters = [parameter for group in frozen for parameter in group]
+    names = gradients.names(parameters[: gradients.MAX_NAMES])
     return {
         "frozen_group": sum(parameter.numel() for parameter in parameters),
-        "frozen_group_names": gradients.names(parameters[: gradients.MAX_NAMES]),
-        "frozen_group_at": _by_default(),
+        "frozen_group_names": names,
+        "frozen_group_at": _by_default(names),
     }
 
 
-def _by_default():
+def _by_default(names):
+    """Of several such calls the only one whose result is given one of these names' parts."""
     calls = [
-        (file, node.lineno)
+        (file, node)
         for file in source.users_files()
         for node in syntax.nodes(file)
-        if isinstance(node, ast.Call) and _freezes_unsaid(node)
+        if isinstance(node, ast.Assign) and _freezes_unsaid(node.value)
     ]
-    return source.place(*calls[0]) if len(calls) == 1 else None
+    parts = {part for name in names if name for part in name.split(".")}
+    named = [(file, node) for file, node in calls if parts & _targets(node)]
+    found = named if len(named) == 1 else calls
+    return source.place(found[0][0], found[0][1].lineno) if len(found) == 1 else None
+
+
+def _targets(assign):
+    """``elements`` of ``self.elements = ...``."""
+    return {getattr(target, "attr", getattr(target, "id", "")) for target in assign.targets}
 
 
 def _freezes_unsaid(call):
     """``Embedding.from_pretrained(table)``, or of an ``EmbeddingBag``."""
-    if getattr(call.func, "attr", "") != "from_pretrained" or len(call.args) > 1:
+    if not isinstance(call, ast.Call) or len(call.args) > 1:
         return False
-    owner = getattr(call.func.value, "attr", getattr(call.func.value, "id", ""))
+    if getattr(call.func, "attr", "") != "from_pretrained":
+        return False
+    of = getattr(call.func, "value", None)
+    owner = getattr(of, "attr", getattr(of, "id", ""))
     is_said = any(keyword.arg == "freeze" for keyword in call.keywords)
     return owner in ("Embedding", "EmbeddingBag") and not is_said

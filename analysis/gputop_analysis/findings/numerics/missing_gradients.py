@@ -109,7 +109,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
     elif share > MUCH_WITHOUT and not config.get("experts"):
         severity = "medium"  # experts that no token was sent to have none either
     fix, site = _way_out(look)
-    if not any(look.get("without_gradient_names") or ["known"]):
+    if not any(look.get("without_gradient_names", ["known"])):
         site = optimizer.get("site") or site
         fix = (
             "make the optimizer after the last change of the model: it has parameters that no "
