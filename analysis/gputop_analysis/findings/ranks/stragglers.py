@@ -55,7 +55,7 @@ LITTLE, LITTLE_ON_CPU = 0.03, 0.08
 their memory and caches are like.
 """
 
-_OF_THE_HOST = ("data", "h2d", "other")
+_INPUT = ("data", "h2d")
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -194,7 +194,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     own_wait, theirs = culprit.wait_ms
     if cost.low > MUCH * culprit.wall_ms:
         severity = "high"
-    elif passes_messages(view) or culprit.recoverable_ms.value < _least_ms(view, culprit, site):
+    elif passes_messages(view) or culprit.recoverable_ms.value < _least_ms(view, culprit):
         severity = "info"
     else:
         severity = "medium"
@@ -225,13 +225,10 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     )
 
 
-def _least_ms(view: RunView, culprit: Straggler, site: Site | None) -> float:
-    """Milliseconds a step below which it is an info: more where a CPU is slow in what all ranks do,
-    and no line of its own tells why.
-    """
-    is_of_a_line = culprit.phase in _OF_THE_HOST and site is not None and site.site is not None
+def _least_ms(view: RunView, culprit: Straggler) -> float:
+    """Milliseconds a step below which it is an info: more where a CPU is slow but in its input."""
     on_gpu = Facts(view, culprit.rank).on_gpu
-    return (LITTLE if on_gpu or is_of_a_line else LITTLE_ON_CPU) * culprit.wall_ms
+    return (LITTLE if on_gpu or culprit.phase in _INPUT else LITTLE_ON_CPU) * culprit.wall_ms
 
 
 @dataclass(frozen=True, slots=True)
