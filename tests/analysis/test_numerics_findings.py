@@ -204,6 +204,16 @@ def test_a_learning_rate_of_zero(tmp_path):
     assert "since step 200" in zero.title and zero.severity == "high"
 
 
+@pytest.mark.parametrize(
+    ("inside", "way_out"),
+    [((), "after each optimizer.step()"), (("lightning",), '"interval": "step"')],
+)
+def test_a_schedule_that_has_not_left_its_zero(tmp_path, inside, way_out):
+    loader = {"loop": "train.py:5", "inside": list(inside)}
+    zero = found(trained(tmp_path, lr=lambda step: 0.0, hello={"dataloader": loader}))["NU06"]
+    assert way_out in zero.fix and "has not gone on" in zero.fix
+
+
 def test_a_learning_rate_that_falls_on_below_zero(tmp_path):
     negative = found(trained(tmp_path, lr=lambda step: 1e-3 * (1 - step / 200)))["NU06"]
     assert "negative since step 200" in negative.title and "a floor" in negative.fix
@@ -493,10 +503,18 @@ def test_updates_that_vanish(tmp_path):
     build = trained(
         tmp_path / "a",
         steps=150,
-        hello={"optimizer": {"module": "torch", "state": {"exp_avg": "bfloat16"}}},
+        hello={
+            "optimizer": {
+                "module": "torch",
+                "state": {"exp_avg": "bfloat16"},
+                "site": "train.py:12",
+            }
+        },
     )
     looks(build, bf16_pushed=4000, bf16_stuck=3990)
-    assert found(build)["NU12"].proof.value == pytest.approx(99.75)
+    vanishing = found(build)["NU12"]
+    assert vanishing.proof.value == pytest.approx(99.75)
+    assert vanishing.site == "train.py:12"
     build = trained(tmp_path / "b", steps=150, hello={"optimizer": {"module": "torchao"}})
     looks(build, bf16_pushed=4000, bf16_stuck=3990)
     assert found(build) == {}, "another library's optimizer may keep what bf16 cannot"

@@ -9,6 +9,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.origins import WATCH, sentence, skipped_origin
 from gputop_analysis.findings.numerics.wrong_habits import optimizer_site, schedule_site, standing
@@ -209,6 +210,8 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             "the schedule is shorter than the run, or is stepped once a batch where it counts "
             "epochs: set its total steps to the run's, and a floor above 0"
         )
+        if gone.peak <= 0:
+            fix = _never_stepped(Facts(view, rank))
         if gone.now < 0:
             title = f"the learning rate is negative {since}: each update makes the loss larger"
             fix = "the schedule goes on below 0 after its end: give it a floor, and the run's steps"
@@ -240,6 +243,17 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _resting(view, spec) or _misordered(view, spec)
+
+
+def _never_stepped(run: Facts) -> str:
+    """What to do about a rate that is where its schedule begins."""
+    by_update = "call scheduler.step() after each optimizer.step()"
+    if run.trainer == "lightning":
+        by_update = 'return {"scheduler": ..., "interval": "step"} from configure_optimizers()'
+    return (
+        "the schedule begins at 0 and has not gone on, as one that counts steps does where it is "
+        f"stepped once an epoch: {by_update}, or begin the warm-up above 0"
+    )
 
 
 def _resting(view: RunView, spec: Spec) -> Finding | None:
