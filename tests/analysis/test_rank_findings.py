@@ -519,3 +519,23 @@ def test_a_rank_that_takes_longer_at_nothing_is_no_straggler(tmp_path, longer_ms
                 comm=(1.0 if rank == 0 else 6.0) + spread_ms,
             )
     assert [one.id for one in evaluate(build.open()) if one.id in ("CR01", "CR03", "CR04")] == ids
+
+
+@pytest.mark.parametrize(
+    ("more", "advice"),
+    [
+        ({"other": 2.5, "backward": 2.0, "optimizer": 1.5}, "slower in all that it does"),
+        ({"other": 6.0}, "work in its loop that the others do not"),
+    ],
+    ids=["all over", "host code"],
+)
+def test_a_rank_that_is_slow_in_all_it_does_is_no_matter_of_its_loop(tmp_path, more, advice):
+    build = Builder(tmp_path / "r")
+    usual = {"forward": 14.0, "backward": 24.0, "optimizer": 5.0, "other": 3.0}
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo"})
+        for _ in range(150):
+            own = {phase: ms + more.get(phase, 0) * (rank == 0) for phase, ms in usual.items()}
+            build.step(rank, **own, comm=1.0 if rank == 0 else 7.0)
+    slow = found(build)["CR04"]
+    assert slow.rank == 0 and advice in slow.fix

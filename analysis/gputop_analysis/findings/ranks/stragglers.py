@@ -55,6 +55,12 @@ LITTLE, LITTLE_ON_CPU = 0.03, 0.08
 their memory and caches are like.
 """
 
+ALL_OVER_PHASES, ALL_OVER_SHARE = 3, 0.6
+_ALL_OVER = (
+    "rank {rank} is slower in all that it does: look at its cores (other programs, their "
+    "frequency), at its memory (page faults, NUMA node) and at what it alone has done before the "
+    "loop"
+)
 _INPUT = ("data", "h2d")
 
 CAUSE_OF_PHASE = {
@@ -103,6 +109,13 @@ class Straggler:
         return float(means[self.culprit.column]), float(
             np.median(np.delete(means, self.culprit.column))
         )
+
+    @property
+    def is_all_over(self) -> bool:
+        """Whether three phases or more take longer, and none of them most of the time."""
+        longest = self.excess_ms[self.phase]
+        longer = [ms for ms in self.excess_ms.values() if ms >= SECOND_CAUSE * longest]
+        return len(longer) >= ALL_OVER_PHASES and longest < ALL_OVER_SHARE * sum(longer)
 
     @property
     def causes(self) -> str:
@@ -203,6 +216,9 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         host = f" on {view.host_of(culprit.rank)}"
     paging = _paging(view, culprit)
     fix = advice.format(rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank))
+    has_line = site is not None and site.site is not None
+    if culprit.is_all_over and not has_line and not Facts(view, culprit.rank).on_gpu:
+        fix = _ALL_OVER.format(rank=culprit.rank)
     return spec.make(
         severity=severity,
         title=f"rank {culprit.rank} is slow in {name}: the others lose "
