@@ -13,6 +13,13 @@ np = pytest.importorskip("numpy")
 NAN = float("nan")
 
 
+class UsersList(list):
+    """Whose methods are the user's, and not to be called."""
+
+    def __iter__(self):
+        raise AssertionError
+
+
 @pytest.fixture(autouse=True)
 def with_torch(monkeypatch):
     monkeypatch.setattr(session, "torch", torch)
@@ -53,6 +60,8 @@ def test_values_not_finite_are_found(value):
         np.array(["nan"]),
         np.array([], np.float32),
         [[[[NAN]]]],
+        np.ma.masked_all(3),
+        UsersList([NAN]),
     ],
 )
 def test_others_are_not(value):
@@ -65,6 +74,12 @@ def test_a_mapped_file_and_what_is_too_long_are_not_read(tmp_path, monkeypatch):
     assert attribute_of(SimpleNamespace(rows=np.load(path, mmap_mode="r")[2:])) is None
     monkeypatch.setattr(held_values, "_MAX_VALUES", 7)
     assert attribute_of(SimpleNamespace(rows=np.load(path))) is None
+
+
+def test_nothing_is_warned_of(recwarn):
+    with np.errstate(all="raise"):
+        assert attribute_of(SimpleNamespace(rows=np.array([np.nan, 1.0], np.float16)))
+    assert not recwarn.list
 
 
 def test_wrapped_data_sets_are_looked_into():

@@ -1,6 +1,7 @@
 """Which attribute of a data set holds values that are not finite."""
 
 import sys
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 from gputop_agent.runtime import modes
@@ -10,6 +11,7 @@ from gputop_agent.watchers import graph_origin
 _MAX_VALUES = 1 << 24  # that are read of one data set
 _MAX_ITEMS = 20_000  # of lists and dicts
 _DEPTH = 3  # of lists in lists
+_COLLECTIONS = (list, tuple, dict, OrderedDict, defaultdict)
 _WRAPPERS = 4  # torch's Subset and its like
 
 
@@ -49,14 +51,14 @@ class _Reader:
 
     def has_bad(self, value: Any, depth=0):
         """Whether a number, or one in an array or a collection, is not finite."""
-        if isinstance(value, (list, tuple, dict)):
+        if type(value) in _COLLECTIONS:  # a subclass's methods are the user's
             return depth < _DEPTH and self._is_in(value, depth + 1)
         if isinstance(value, float):  # NumPy's float64 is one
             return value - value != 0
         package = type(value).__module__.partition(".")[0]
         if package == "torch" and isinstance(value, session.torch.Tensor):
             return self._may_read(value.numel()) and _is_bad_tensor(value)
-        if package == "numpy" and hasattr(value, "dtype"):
+        if package == "numpy" and hasattr(value, "dtype") and not hasattr(value, "mask"):
             return self._may_read(value.size) and _is_bad_array(value)
         if package == "pandas" and hasattr(value, "select_dtypes"):
             return self._may_read(value.size) and _is_bad_table(value)
@@ -83,7 +85,8 @@ def _is_bad_array(array):
     numpy = sys.modules["numpy"]
     if array.dtype.kind != "f" or not array.size or _is_mapped(array):
         return False
-    return not (numpy.isfinite(array.min()) and numpy.isfinite(array.max()))
+    with numpy.errstate(all="ignore"):  # it may warn of a NaN, on the training's stderr
+        return not (numpy.isfinite(array.min()) and numpy.isfinite(array.max()))
 
 
 def _is_mapped(array):
