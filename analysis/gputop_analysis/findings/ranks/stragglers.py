@@ -32,7 +32,7 @@ from gputop_analysis.findings.shares import on_device
 from gputop_analysis.findings.site import Site, named
 from gputop_analysis.findings.sites import called_from, top_site
 from gputop_analysis.findings.stages import passes_messages
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.rank_excess import reference
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.text import percent
@@ -202,25 +202,15 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     culprit = straggler(view)
     if culprit is None or CAUSE_OF_PHASE[culprit.phase] != spec.id:
         return None
-    cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
+    name = _NAMES.get(culprit.phase, culprit.phase)
     site = _where(view, culprit)
     own_wait, theirs = culprit.wait_ms
-    if cost.low > MUCH * culprit.wall_ms:
-        severity = "high"
-    elif passes_messages(view) or culprit.recoverable_ms.value < _least_ms(view, culprit):
-        severity = "info"
-    else:
-        severity = "medium"
     host = ""
     if len(view.record.hosts) > 1:
         host = f" on {view.host_of(culprit.rank)}"
     paging = _paging(view, culprit)
-    fix = advice.format(rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank))
-    has_line = site is not None and site.site is not None
-    if culprit.is_all_over and not has_line and not Facts(view, culprit.rank).on_gpu:
-        fix = _ALL_OVER.format(rank=culprit.rank)
     return spec.make(
-        severity=severity,
+        severity=_severity(view, culprit),
         title=f"rank {culprit.rank} is slow in {name}: the others lose "
         f"{culprit.recoverable_ms.value:.1f} ms a step",
         evidence=f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they "
@@ -230,7 +220,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"{culprit.causes or name}"
         + (f", {site.words}" if site else "")
         + (f"; {paging.words}" if paging else ""),
-        fix=paging.fix if paging else fix,
+        fix=paging.fix if paging else _way_out(view, culprit, site, advice),
         rank=culprit.rank,
         host=view.host_of(culprit.rank) or None,
         site=(site.site if site else None) or _line_of_phase(view, culprit),
@@ -239,6 +229,22 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         interval_ms_per_step=(culprit.recoverable_ms.low, culprit.recoverable_ms.high),
         proof=_proof(culprit, site),
     )
+
+
+def _severity(view: RunView, culprit: Straggler) -> Severity:
+    if culprit.cost_ms.low > MUCH * culprit.wall_ms:
+        return "high"
+    is_little = culprit.recoverable_ms.value < _least_ms(view, culprit)
+    return "info" if is_little or passes_messages(view) else "medium"
+
+
+def _way_out(view: RunView, culprit: Straggler, site: Site | None, advice: str) -> str:
+    """What to do: a CPU that is slow in all it does is no matter of a line."""
+    has_line = site is not None and site.site is not None
+    if culprit.is_all_over and not has_line and not Facts(view, culprit.rank).on_gpu:
+        return _ALL_OVER.format(rank=culprit.rank)
+    host = view.host_of(culprit.rank)
+    return advice.format(rank=culprit.rank, at=named(site, " ({})"), host=host)
 
 
 def _least_ms(view: RunView, culprit: Straggler) -> float:
