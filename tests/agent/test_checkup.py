@@ -280,6 +280,22 @@ def test_predictions_that_are_compared_with_all_targets(guests, kind):
     assert last["loss_at"] == f"habits.py:{line_with('one for all')}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("crossed", 'if kind == "crossed":'),
+        ("crossed by hand", 'if kind == "crossed by hand":'),
+        ("weighed", 'if kind == "weighed":'),
+        ("weighed gains", "def gains"),
+        ("softmax", 'if kind == "softmax":'),
+    ],
+)
+def test_the_operation_itself_has_its_line_from_the_second_look_on(guests, kind, words):
+    first, *others = looks(guests, kind)
+    assert "shapes_at" not in first
+    assert {look["shapes_at"] for look in others} == {f"habits.py:{line_with(words)}"}
+
+
 def test_errors_of_other_shapes_are_none_of_that(guests):
     others = [kind for kind in KINDS if not kind.startswith(("crossed", "weighed"))]
     assert not any("predictions_shape" in look for kind in others for look in looks(guests, kind))

@@ -45,6 +45,8 @@ class CheckupEvent(TypedDict, total=False):
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]
+    shapes_at: Line
+    """The line of the operation that ``normalised_twice`` or ``errors_shape`` tell of."""
     frozen_group: Whole
     frozen_group_names: list[Line]
     frozen_group_at: Line

@@ -154,6 +154,7 @@ def _begin(step):
 def before_forward():
     """The first forward after an update."""
     steps.book_agent_time(_look_at_held)
+    current.habits.before_forward()
 
 
 def _stepped_and_size(optimizer):

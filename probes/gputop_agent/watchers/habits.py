@@ -12,7 +12,7 @@ from typing import Any
 from gputop_agent.runtime import frames, late, source
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import gradients, graph_nodes, target_classes
+from gputop_agent.watchers import anomaly, gradients, graph_nodes, target_classes
 
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
 MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
@@ -57,13 +57,22 @@ class SeenHabits:
         self._crossed: Any = None  # shapes of predictions and of their errors, and by what
         self._backward_at = None
         self._loss_at = None
+        self._lines = anomaly.AnomalyForward()  # where a look is to find the line of a node
+        self._wants_line = False
+        self._made_at = None  # the line of what was found
         self._classes = target_classes.TargetClasses()
+
+    def before_forward(self):
+        """A look begins: one before has found an operation whose line it could not tell."""
+        if self._wants_line:
+            self._lines.switch_on()
 
     def before_backward(self, args, kwargs, optimizer):
         """Look at the graph of a loss, and at the one before it in the same step.
 
         Where gradients were cleared in between, each loss is wanted by itself.
         """
+        self._lines.switch_off()
         if not open_step.backwards:
             self._again, self._nodes, self._twice, self._crossed = [], [], "", None
             self._backward_at = frames.caller_site()
@@ -71,10 +80,7 @@ class SeenHabits:
         if node is None:
             return
         nodes = graph_nodes.below(node)
-        self._twice = self._twice or next(filter(None, map(_normalised_twice, nodes)), "")
-        if not self._crossed:
-            self._crossed = _crossed(node)
-            self._loss_at = _line_of_loss() if self._crossed else None
+        self._look_for_shapes(node, nodes)
         self._classes.before_backward(nodes)
         alone = self._forwards != open_step.forwards or not _holds_gradients(optimizer)
         if self._nodes and not alone:
@@ -85,8 +91,23 @@ class SeenHabits:
         self._nodes = nodes if retains and not creates else []
         self._forwards = open_step.forwards
 
+    def _look_for_shapes(self, node, nodes):
+        """Probabilities that are normalised again, and predictions that are spread over targets."""
+        found = None
+        if not self._twice:
+            self._twice, found = next(filter(None, map(_normalised_twice, nodes)), ("", None))
+        if not self._crossed:
+            self._crossed, spread = _crossed(node)
+            found = found or spread
+            self._loss_at = _line_of_loss() if self._crossed else None
+        if found is not None:
+            line = anomaly.users_line(anomaly.traceback_of(found))
+            self._made_at = source.place(*line) if line else self._made_at
+            self._wants_line = self._made_at is None and anomaly.is_small(node)
+
     def end(self):
         """Keep nothing of the user's graphs; called when a look ends."""
+        self._lines.switch_off()
         self._nodes, self._again = [], []
         self._classes.end()
 
@@ -107,6 +128,8 @@ class SeenHabits:
             fields["graph_again"] = [round(share, 3) for share in self._again[: late.MAX_TENSORS]]
         if self._twice:
             fields["normalised_twice"] = self._twice
+        if (self._twice or self._crossed) and self._made_at:
+            fields["shapes_at"] = self._made_at
         if self._crossed:
             fields.update(self._crossed)
             if self._loss_at:
@@ -169,17 +192,19 @@ def _ids(optimizer):
 
 
 def _normalised_twice(node):
-    """``softmax`` or ``sigmoid`` where a loss that applies it gets what it has been applied to."""
+    """``softmax`` or ``sigmoid`` where a loss that applies it gets what it has been applied to, and
+    the node of that; None elsewhere.
+    """
     chain = _LOSSES.get(node.name())
     if chain is None:
-        return ""
+        return None
     for name in chain:
         node = graph_nodes.first_input(node)
         while node is not None and node.name() in graph_nodes.SAME_VALUES:
             node = graph_nodes.first_input(node)
         if node is None or node.name() != name:
-            return ""
-    return "sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"
+            return None
+    return ("sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"), node
 
 
 def _line_of_loss():
@@ -190,22 +215,23 @@ def _line_of_loss():
 def _crossed(node):
     """Fields of predictions and of their errors where each of ``n`` predictions is compared with
     each of ``n`` targets, or each error weighed by each weight: ``[n, 1]`` less ``[n]`` is a matrix
-    of ``n x n``. Of a loss that is a sum, in any of its terms.
+    of ``n x n``. Of a loss that is a sum, in any of its terms. Beside them the node that does it;
+    a pair of None where there is none.
     """
     todo = [node]
     for _ in range(MAX_BEFORE_ERRORS):
         if not todo:
-            return None
+            break
         node = todo.pop(0)
         name = node.name()
         following = [child for child, _ in node.next_functions if child is not None]
         fields = _spread(node, following[0], name) if len(following) == 1 else None
         if fields:
-            return fields
+            return fields, node
         leads_to_errors = len(following) == 1 and name in _BEFORE_ERRORS
         if leads_to_errors or (name in _JOINS and len(following) > 1):
             todo += following
-    return None
+    return None, None
 
 
 def _spread(node, following, name):

@@ -10,19 +10,16 @@ lines of such a forward are told whose gradient can be infinite, if one alone is
 """
 
 import os
-import re
 from typing import Any
 
-from gputop_agent.runtime import frames, source, transport
+from gputop_agent.runtime import source, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import gradient_poles, nan_source
+from gputop_agent.watchers import anomaly, gradient_poles, nan_source
 from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 
 _TRIES = 4  # backwards that are compared: a script may have several losses
 MAX_NODES = 5000  # each costs some 0.1 ms in that mode
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
-_TENSOR_FILE = os.path.join("torch", "_tensor.py")  # ``**`` and its like go through it
-_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
 
 
 class NodeSearch:
@@ -36,7 +33,7 @@ class NodeSearch:
         self.came_in = False  # not finite before the model had it
         self.was_given = False  # the operation was given it by something without a gradient
         self.of_gradients = False  # all that is known is that they were not finite
-        self.is_on = False
+        self.mode = anomaly.AnomalyForward()
         self.tries = 0
 
 
@@ -72,31 +69,19 @@ def begin_of_gradients(step):
 
 
 def switch_on():
-    """A backward has ended: the next forward may be the one. Not where the script has the mode on,
-    or torch compiles.
-    """
-    torch = session.torch
-    is_sought = search.place >= 0 or search.of_gradients
-    if not is_sought or session.compile_seen or torch.is_anomaly_enabled():
-        return
-    if not hasattr(torch, "is_anomaly_check_nan_enabled"):
-        return  # before torch 2.0 the mode has no part without that check
-    search.is_on = True
-    torch.set_anomaly_enabled(True, False)
+    """A backward has ended: the next forward may be the one."""
+    if search.place >= 0 or search.of_gradients:
+        search.mode.switch_on()
 
 
 def switch_off():
-    """As it was; what the script itself has switched on since checks for NaN, and stays."""
-    if search.is_on:
-        torch = session.torch
-        search.is_on = False
-        if torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled():
-            torch.set_anomaly_enabled(False, False)
+    """Before its backward, or where nothing is looked for any more."""
+    search.mode.switch_off()
 
 
 def before_backward(loss):
     """A backward begins: tell the line, if it goes through the same operations."""
-    if not search.is_on:
+    if not search.mode.is_on:
         return
     switch_off()
     graph = Graph(loss, reads_tensors=False)
@@ -111,9 +96,9 @@ def before_backward(loss):
     search.place = -1
     if place is None:
         return
-    lines = nodes[place].node.metadata.get("traceback_") or ()
-    innermost = _users(lines)
-    calling = _users(_before_the_model(lines)) if search.came_in else innermost
+    lines = anomaly.traceback_of(nodes[place].node)
+    innermost = anomaly.users_line(lines)
+    calling = anomaly.users_line(_before_the_model(lines)) if search.came_in else innermost
     if calling is None:
         return
     fields = {"operation": nodes[place].name, "site": source.place(*calling)}
@@ -127,7 +112,7 @@ def _tell_pole(graph):
     search.tries += 1
     lines = {}
     for node in gradient_poles.guilty(graph):
-        line = _innermost(node.node.metadata.get("traceback_") or ())
+        line = anomaly.calling_line(anomaly.traceback_of(node.node))
         if line is not None:
             lines[line] = node.name
     search.of_gradients = not lines and search.tries < _TRIES
@@ -177,18 +162,3 @@ def _before_the_model(traceback):
     """The lines up to the first call of a module; all where there is none."""
     calls = (at for at, line in enumerate(traceback) if _MODULE_FILE in line)
     return traceback[: next(calls, len(traceback))]
-
-
-def _innermost(traceback):
-    """File and line of what called the operation; None where that is not the user's."""
-    entries = [entry for entry in traceback if _TENSOR_FILE not in entry]
-    return _users(entries[-1:])
-
-
-def _users(traceback):
-    """File and line of the innermost of the user's among those that made a node; None without."""
-    for entry in reversed(traceback):
-        found = _FILE_LINE.search(entry)
-        if found and frames.origin(found.group(1)) == frames.USER:
-            return found.group(1), int(found.group(2))
-    return None

@@ -133,7 +133,7 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
             fix=f"take the {function} out of the model's output, and apply it only where "
             "probabilities are wanted, as in an evaluation",
             rank=everybody(view),
-            site=last.get("backward_at"),
+            site=last.get("shapes_at") or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 statistic=f"looks in a row at a graph with {function} before {loss}",
@@ -204,7 +204,7 @@ def compared_crosswise(view: RunView, spec: Spec) -> Finding | None:
             f"shape, {learnt}",
             fix=fix,
             rank=everybody(view),
-            site=last.get("loss_at") or last.get("backward_at"),
+            site=last.get("shapes_at") or last.get("loss_at") or last.get("backward_at"),
             confidence=0.9,
             proof=Proof(
                 statistic="looks in a row at errors that are the square of the predictions",
