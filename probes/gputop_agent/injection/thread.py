@@ -19,7 +19,7 @@ from gputop_agent.runtime import affinity, guard, looks, paging, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory, sampling
 from gputop_agent.timing.own_cost import own_cost
-from gputop_agent.watchers import fetches, moving, rivals, stacks
+from gputop_agent.watchers import fetches, moving, nan_place, rivals, stacks
 
 #: (until this many seconds after the start, seconds between two looks): quick while the first
 #: answers are wanted, since a place needs some tens of looks. A tick takes 25-150 us, mostly cold
@@ -80,6 +80,7 @@ def stop():
         if _agent.loop is not None and session.connected:
             _agent.loop.sampler.flush()
             _agent.loop.fetches.flush()
+            nan_place.tell()
             _agent.loop.rivals.look(monotonic())
     _agent.pid = 0
 
@@ -158,6 +159,7 @@ class ThreadLoop:
         if not session.hello_sent:
             hello.send_again()
         memory.refresh_rss(now_ns)
+        nan_place.tell()
         now_s = monotonic()
         if now_s - self._second >= 1.0:
             self._second = now_s

@@ -23,10 +23,11 @@ def tree(file):
         return None
 
 
+@lru_cache(maxsize=16)
 def nodes(file):
     """All nodes of its tree; none where it cannot be read."""
     root = tree(file)
-    return [] if root is None else list(ast.walk(root))
+    return () if root is None else tuple(ast.walk(root))
 
 
 def function_around(file, line):

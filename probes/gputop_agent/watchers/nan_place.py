@@ -10,7 +10,8 @@ lines of such a forward are told whose gradient can be infinite, if one alone is
 """
 
 import os
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 from gputop_agent.runtime import source, transport
 from gputop_agent.runtime.session import session
@@ -20,6 +21,16 @@ from gputop_agent.watchers.graph_origin import STRUCTURE, Graph
 _TRIES = 4  # backwards that are compared: a script may have several losses
 MAX_NODES = 5000  # each costs some 0.1 ms in that mode
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
+
+
+class Unread(NamedTuple):
+    """An operation that was given what is not finite, and where its source is still to be read."""
+
+    step: int
+    fields: "dict[str, str]"
+    lines: "tuple[Any, Any]"
+    """Files and lines of the model's call and of the operation's own."""
+    layer: str
 
 
 class NodeSearch:
@@ -34,6 +45,7 @@ class NodeSearch:
         self.was_given = False  # the operation was given it by something without a gradient
         self.of_gradients = False  # all that is known is that they were not finite
         self.mode = anomaly.AnomalyForward()
+        self.unread: "deque[Unread]" = deque()
         self.tries = 0
 
 
@@ -103,8 +115,19 @@ def before_backward(loss):
         return
     fields = {"operation": nodes[place].name, "site": source.place(*calling)}
     if search.was_given:
-        fields.update(_suspect(calling, innermost))
-    transport.send_event("nan_place", step=search.step, **fields)
+        search.unread.append(Unread(search.step, fields, (calling, innermost), search.layer))
+    else:
+        transport.send_event("nan_place", step=search.step, **fields)
+
+
+def tell():
+    """From the agent's thread, as source and data take tens of milliseconds to be read: send what
+    was found, with what may have made the value.
+    """
+    while search.unread:
+        found = search.unread.popleft()
+        fields = dict(found.fields, **_suspect(found.lines, found.layer))
+        transport.send_event("nan_place", step=found.step, **fields)
 
 
 def _tell_pole(graph):
@@ -127,10 +150,10 @@ def _tell_pole(graph):
         )
 
 
-def _suspect(calling, innermost):
+def _suspect(lines, layer):
     """What may have made the value: on the way to the model's call, or within its forward."""
-    for file, line in dict.fromkeys((calling, innermost)):
-        made = nan_source.of_call(file, line, search.layer)
+    for file, line in dict.fromkeys(lines):
+        made = nan_source.of_call(file, line, layer)
         if made is not None:
             return {
                 "suspect_at": made.site,

@@ -10,6 +10,7 @@ itself holds such values, that is seen, and the lines that fill its attribute ar
 import ast
 import inspect
 import sys
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gputop_agent.runtime import frames, source, syntax
@@ -60,6 +61,7 @@ class SourcePart(NamedTuple):
     node: ast.AST
 
 
+@lru_cache(maxsize=16)
 def of_call(file, line, layer=""):
     """What is the likeliest to have made a value that the call in this line was given: what flows
     into it before what makes samples and what the data set holds, unless a later one is surer; None
@@ -239,7 +241,13 @@ def _of_object(file, attribute):
 
 
 def _defined(file, name, in_class):
-    nodes = syntax.nodes(file)
+    return _functions(file).get((name, in_class), [])
+
+
+@lru_cache(maxsize=16)
+def _functions(file):
+    """``{(name, whether it is a method): [SourcePart]}``."""
+    nodes, functions = syntax.nodes(file), {}
     methods = {
         node
         for parent in nodes
@@ -247,11 +255,11 @@ def _defined(file, name, in_class):
         for node in parent.body
         if isinstance(node, syntax.FUNCTION)
     }
-    return [
-        SourcePart(file, node)
-        for node in nodes
-        if isinstance(node, syntax.FUNCTION) and node.name == name and (node in methods) == in_class
-    ]
+    for node in nodes:
+        if isinstance(node, syntax.FUNCTION):
+            key = node.name, node in methods
+            functions.setdefault(key, []).append(SourcePart(file, node))
+    return functions
 
 
 def _imported(file, name):
