@@ -302,3 +302,17 @@ def test_a_nan_that_the_script_writes(tmp_path, has_place):
     given = found(build)["NU01"]
     assert given.site == ("train.py:30" if has_place else "train.py:50")
     assert ("train.py:50 alone writes a NaN" in given.evidence) is not has_place
+
+
+def test_what_a_fourth_look_finds_besides_does_not_hide_what_all_found(tmp_path):
+    """The looks are as they were but for a tensor that is now known to have no gradient at all."""
+    build = trained(tmp_path, steps=150)
+    without = {"without_gradient": 800, "without_gradient_names": ["body.weight"]}
+    for at, step in enumerate((20, 40, 60, 100)):
+        fields = {"step": step, "alike": at % 3 + 1, **ZEROS, **without}
+        if step == 100:
+            fields |= {"zero_gradient": 100, "zero_gradient_names": ["head.bias"]}
+        build.event("checkup", rank=0, pid=1, zero_gradient_looks=3, **fields)
+    zero = found(build)["NU13"]
+    assert zero.severity == "high" and "nothing is learnt" in zero.title
+    assert zero.absorbed == ("NU08",)

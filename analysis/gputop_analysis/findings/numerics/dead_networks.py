@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics.wrong_habits import standing
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import Event, on_ranks, parameter_names
@@ -54,7 +55,8 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         last = events[-1]
         all_zero = last.get("gradients_not_zero") == 0
         whole = last.get("zero_gradient") or 0  # seen at three looks, whatever else has changed
-        if not all_zero or (last.get("alike", 0) < ALIKE and whole < (last.get("trainable") or 1)):
+        looks = standing(events, lambda look: look.get("gradients_not_zero") == 0)
+        if not all_zero or (looks < ALIKE and whole < (last.get("trainable") or 1)):
             return None
         since = _since(events)
         first, last_losses = _losses(view, rank)
@@ -65,7 +67,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             loss = ""
         clip = view.hello(rank).get("clip") or {}
         clipped = clip.get("max_norm") == 0
-        looks = max(last.get("alike", 0), last.get("zero_gradient_looks") or 0)
+        looks = max(looks, last.get("zero_gradient_looks") or 0)
         return spec.make(
             severity="info" if solved else "high",
             title=f"all gradients are zero since step {since} or before: "

@@ -50,12 +50,13 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     def of_rank(rank: int, looks: list[Event]) -> Finding | None:
         look = looks[-1]
         missing, total = look.get("without_gradient") or 0, look.get("trainable") or 0
-        if not missing or not total or look.get("alike", 0) < ALIKE:
+        in_a_row = standing(looks, lambda other: other.get("without_gradient") == missing)
+        if not missing or not total or in_a_row < ALIKE:
             return None
         optimizer = view.hello(rank).get("optimizer") or {}
         if missing == total and optimizer.get("module") not in ("torch", None):
             return None  # an optimizer that is not torch's may have gradients of its own
-        return _without_gradient(view, spec, rank, look)
+        return _without_gradient(view, spec, rank, look, in_a_row)
 
     return (
         on_ranks(view, "checkup", of_rank)
@@ -97,7 +98,7 @@ def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
     return on_ranks(view, "no_gradient", of_rank)
 
 
-def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Finding:
+def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event, in_a_row: int) -> Finding:
     missing, total = look["without_gradient"], look["trainable"]
     share = missing / total
     names = parameter_names(look.get("without_gradient_names") or [""])
@@ -125,7 +126,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
         severity=severity,
         title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
         evidence=f"{missing:,} of {total:,} values in the optimizer have grad None when it "
-        f"steps ({look['alike']} looks up to step {look['step']}, rank {rank}): "
+        f"steps ({in_a_row} looks up to step {look['step']}, rank {rank}): "
         f"{', '.join(names)}",
         fix=fix,
         rank=rank if len(view.ranks) > 1 else everybody(view),
@@ -144,7 +145,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
                     f"checkup event of step {look['step']}, rank {rank}",
                 ),
                 Input("in the optimizer", total, "values", "the same"),
-                Input("looks in a row", look["alike"], "", "the same"),
+                Input("looks in a row", in_a_row, "", "the same"),
             ),
         ),
     )
