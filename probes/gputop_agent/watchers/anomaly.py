@@ -5,6 +5,7 @@ import re
 
 from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers import graph_nodes
 
 MAX_NODES = 2000  # of a graph; each costs some 0.1 ms in that mode
 _TENSOR_FILE = os.path.join("torch", "_tensor.py")  # ``**`` and its like go through it
@@ -57,13 +58,5 @@ def calling_line(entries):
 
 
 def is_small(node):
-    """Whether the graph below a node has so few nodes that the mode costs little."""
-    todo, visited = [node], {node}
-    while todo:
-        for child, _ in todo.pop().next_functions:
-            if child is not None and child not in visited:
-                visited.add(child)
-                todo.append(child)
-        if len(visited) > MAX_NODES:
-            return False
-    return True
+    """Whether the graph below a node has so few operations that the mode costs little."""
+    return len(graph_nodes.below(node, MAX_NODES + 1)) <= MAX_NODES

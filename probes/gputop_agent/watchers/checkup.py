@@ -185,9 +185,13 @@ def after_backward():
     """An outermost backward has ended."""
     if open_step.check_stage < OTHER_UPDATES and late.may_look():
         steps.book_agent_time(current.discarded.after_backward)
-        current.had_gradient = {id(one) for one in _trainable() if one.grad is not None}
+        steps.book_agent_time(_note_gradients)
         if current.optimizer is None:
             steps.book_agent_time(_look_by_hand_after)
+
+
+def _note_gradients():
+    current.had_gradient = {id(part) for part in _trainable() if part.grad is not None}
 
 
 def _look_by_hand_before(args):

@@ -34,8 +34,11 @@ def _by_default(names):
     ]
     parts = {part for name in names if name for part in name.split(".")}
     named = [(file, node) for file, node in calls if parts & _targets(node)]
-    found = named if len(named) == 1 else calls
-    return source.place(found[0][0], found[0][1].lineno) if len(found) == 1 else None
+    likely = named if len(named) == 1 else calls
+    if len(likely) != 1:
+        return None
+    file, assignment = likely[0]
+    return source.place(file, assignment.lineno)
 
 
 def _targets(assign):

@@ -15,12 +15,14 @@ SAME_VALUES = {
 """Backwards that hand values on as they are."""
 
 
-def below(node):
-    """Nodes of a loss's graph, nearest first; without those that add a gradient up."""
+def below(node, most=MAX_NODES):
+    """Nodes of a loss's graph, nearest first, no more than about ``most``; without those that add a
+    gradient up.
+    """
     todo = [node]
     visited = {node}
     for reached in todo:
-        if len(todo) >= MAX_NODES:
+        if len(todo) >= most:
             break
         for following, _ in getattr(reached, "next_functions", ()):
             if following is not None and following not in visited and following.next_functions:

@@ -251,8 +251,8 @@ def _asked_besides(view: RunView, spec: Spec) -> Finding | None:
                 unit="%",
                 formula="backward x samples in such calls / samples of the backward",
                 inputs=(
-                    Input("backward", backward_ms, "ms per step", f"steps.backward_ns, {rank=}"),
-                    Input("samples in such calls", asked.samples, "", f"stacks, {rank=}"),
+                    Input("backward", backward_ms, "ms", f"steps.backward_ns, rank {rank}"),
+                    Input("samples in such calls", asked.samples, "", f"stacks, rank {rank}"),
                     Input("samples of the backward", asked.of, "", "the same"),
                 ),
             ),

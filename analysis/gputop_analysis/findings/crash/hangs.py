@@ -9,6 +9,7 @@ from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.stack_samples import LOOP
 from gputop_analysis.hang_cause import BUSY_SHARE
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import (
@@ -278,11 +279,11 @@ def _endless_line(view: RunView, still: Standstill) -> str | None:
     the innermost line.
     """
     loops = {
-        str(entry).split(" ")[1]
+        str(entry).removeprefix(LOOP).split(" ")[0]
         for event in view.events("stacks", rank=still.rank)
         for sample in event.get("samples", ())
         for entry in sample.get("path", ())
-        if str(entry).startswith("loop ")
+        if str(entry).startswith(LOOP)
     }
     return (endless_line(still.dump, loops) if loops else None) or _line(still)
 

@@ -195,9 +195,7 @@ def _frozen_group(view: RunView, spec: Spec) -> Finding | None:
 
     def of_rank(rank: int, looks: list[Event]) -> Finding | None:
         last = looks[-1]
-        in_a_row = max(
-            standing(looks, lambda look: look.get("frozen_group")), last.get("alike") or 0
-        )
+        in_a_row = standing(looks, lambda look: look.get("frozen_group"))
         if not last.get("frozen_group") or in_a_row < ALIKE:
             return None
         names = parameter_names(last.get("frozen_group_names") or [""])
