@@ -81,10 +81,15 @@ def other_adapter(said: dict[str, Any]) -> str | None:
         kind = section[1] if section else None
     plain = str(kind or "").lower().replace(" ", "").replace("-", "")
     exp = str(said.get("exp", "")).lower()
-    variant = re.search(r"dora|galore|lisa|adalora|llamapro|lorafa|neftune", plain + exp)
+    variant = re.search(r"galore|lisa|adalora|llamapro|lorafa|neftune", plain + exp)
     if plain in ("", "lora", "qlora", "full", "none") and not variant:
         return None
     return str(variant[0] if variant and plain in ("lora", "full") else kind)
+
+
+def dora(said: dict[str, Any]) -> bool:
+    """Whether the adapters have a magnitude besides."""
+    return "dora" in str(said.get("exp", "")).lower()
 
 
 def trainable(said: dict[str, Any]) -> int | None:

@@ -248,6 +248,7 @@ def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -
         targets=notes.lora_targets(cells.get("notes", ""), said) or UNSAID_TARGETS,
         dropout=habits.lora_dropout,
         dtype=dtype or text.compute_dtype(cells.get("dtype", "")) or "bf16",
+        dora=notes.dora(said),
     )
 
 

@@ -20,6 +20,7 @@ from gputop_tracer.model import (
     heads,
     losses,
     parts,
+    state_space,
     vision,
 )
 from gputop_tracer.model.hf import FLASH, as_for_real_tensors, register_flash
@@ -60,6 +61,8 @@ class TraceJob:
         """A mode between the fake tensors and the tracker."""
         self.rotary: Any = nullcontext()
         """While it is on, queries and keys are rotated as the setup's kernels do it."""
+        self.scans: Any = nullcontext()
+        """While it is on, state-space layers are computed as their kernels do it."""
         self.depth = self.layers = 0
         self.model: Any = None
         self.loop: Optional[Loop] = None
@@ -73,6 +76,7 @@ class TraceJob:
         heads.experts_in_one_product(config)
         heads.without_chance(config)
         self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
+        self.scans = state_space.kernels(self.model)
         self._note_what_differs(config)
         if losses.behave_like(self.model, setup.get("transformers") or ""):
             self.notes.append(
@@ -105,11 +109,10 @@ class TraceJob:
 
     def _note_what_differs(self, config: Any) -> None:
         """From the training that the setup means."""
-        if "mamba" in config.model_type:
-            self.notes.append(
-                "state-space layers as transformers writes them out in PyTorch: with the kernels "
-                "of mamba-ssm they keep far less"
-            )
+        if state_space.are_in(self.model):
+            self.notes.append(state_space.NOTE)
+        elif "mamba" in config.model_type:
+            self.notes.append(state_space.WITHOUT)
         if heads.task(config) == "sound":
             self.notes.append(
                 "%d s of sound a sample; the loss is the mean of the output, without CTC's own "
@@ -214,6 +217,7 @@ class TraceJob:
                 as_on_cuda(),
                 as_for_real_tensors(),
                 self.rotary,
+                self.scans,
                 self.mode,
                 self.below,
                 tracker,
@@ -256,7 +260,8 @@ class TraceJob:
         name = optimizers.of_recipe(setup)
 
         def make(weights: List[Any]) -> Any:
-            return optimizers.make(name, weights, self.model)
+            rank = int(setup.get("galore_rank") or 128)
+            return optimizers.make(name, weights, self.model, rank)
 
         if zero.stage_of(setup) and trained and name != "none":
             return zero_stages.optimizer(setup, self.tracker, trained, self._repeated, make)

@@ -12,6 +12,7 @@ import pytest
 SWEEP = Path(__file__).parents[2] / "bench/vram_sweep.py"
 FULL = {"checkpointing": "full"}
 ADAPTED = {"lora_rank": 16, "lora_targets": "all-linear"}
+DROPPED = {**ADAPTED, "lora_dropout": 0.05}
 QUERIES = {"lora_rank": 16, "lora_targets": "q_proj,v_proj", "lora_dtype": "bf16"}
 ZERO1, ZERO2, ZERO3 = ({"sharding": f"zero{stage}", "dp": 4} for stage in (1, 2, 3))
 ALONE3 = {"sharding": "zero3", "reduce_bucket_size": 0}
@@ -46,6 +47,14 @@ SETUPS = {
     "attention of one kind": ("bloom-560m", {**QUERIES, "attention": "flash", "seq": 1024}),
     "LayerNorm written out": ("command-r", {**QUERIES, "attention": "flash", "seq": 1024}),
     "ReLU": ("opt-1.3b", {"optimizer": "sgd", "seq": 1024}),
+    "magnitudes of DoRA": ("llama-3.2-1b", {**ADAPTED, "dora": True, "seq": 512}),
+    "DoRA in bf16": ("qwen3-0.6b", {**QUERIES, "dora": True, "seq": 1024, "loss": "fused"}),
+    "DoRA's dropout keeps weights": ("llama-3.2-1b", {**DROPPED, "dora": True, "seq": 512}),
+    "DoRA on 4 bits": ("llama-3.2-1b", {**DROPPED, "dora": True, "seq": 512, "quant": "nf4"}),
+    "GaLore's states": ("llama-3.2-1b", {"seq": 512, "optimizer": "galore"}),
+    "GaLore's rank": ("qwen3-0.6b", {"seq": 512, "optimizer": "galore", "galore_rank": 512}),
+    "GaLore's views in fp32": ("gpt2", {"optimizer": "galore", "dtype": "fp32", "seq": 256}),
+    "GaLore in 8 bits": ("llama-3.2-1b", {"seq": 512, "optimizer": "galore-8bit"}),
     "subclasses of Linear in 4 bits": ("falcon-40b", {**FULL, **ADAPTED, "quant": "nf4"}),
 }
 

@@ -89,6 +89,7 @@ def answer(
     from gputop.calibration import recall
     from gputop.models import configuration
     from gputop_analysis import catalog
+    from gputop_analysis.vram.fits import usable
     from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.rules import check
 
@@ -102,7 +103,7 @@ def answer(
         log = trace(
             setup, python, config=configuration(setup.model), factory=factory, progress=progress
         )
-    capacity = catalog.gpu(gpu).usable_bytes if gpu else None
+    capacity = usable(catalog.gpu(gpu), setup) if gpu else None
     estimated = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
     if estimated.peak.tier == "trace":
         from gputop_analysis.experimental import of_trace

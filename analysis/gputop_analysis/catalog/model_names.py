@@ -229,8 +229,16 @@ def _by_folder(name: str, plain: str) -> ModelName | None:
 
 def _of_four_bits(plain: str) -> str:
     if _FOUR_BIT.search(plain):
-        return "its weights count in 16 bits, all of them trained, unless --qlora is given"
+        return (
+            "its weights count in 16 bits where they are trained, in 4 as the frozen base of "
+            "adapters (--lora or --qlora)"
+        )
     return ""
+
+
+def has_four_bits(name: str) -> bool:
+    """Whether a name is that of weights in 4 bits, as ``TheBloke/Llama-2-7B-GPTQ``."""
+    return _FOUR_BIT.search(_plain(name)) is not None
 
 
 def _raise(name: str) -> ModelName:

@@ -25,7 +25,9 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 
 def adapters(shape: ModelShape, lora: Lora) -> int:
-    """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021)."""
+    """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021), and
+    a magnitude an output with DoRA.
+    """
     moe = moe_layers(shape)
     of_layer = {
         is_moe: _adapter(linears(shape, is_moe), lora)
@@ -43,7 +45,7 @@ def _adapter(layer: Iterable[Linear], lora: Lora) -> int:
     layer = tuple(layer)
     peers = names_of(layer)
     return sum(
-        linear.copies * lora.rank * (linear.inputs + linear.outputs)
+        linear.copies * (lora.rank * (linear.inputs + linear.outputs) + lora.dora * linear.outputs)
         for linear in layer
         if targeted(linear, lora, peers)
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gputop_analysis import catalog
 from gputop_analysis.vram.estimate import Estimate
-from gputop_analysis.vram.fits import Fit, Need, overhead, smallest
+from gputop_analysis.vram.fits import Fit, Need, overhead, smallest, usable
 from gputop_analysis.vram.levers import WORTH, Lever, changes, levers
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import has_profile, solve, two_stacks
@@ -103,7 +103,7 @@ def _largest(
     estimate: Estimate, need: Need, reserved_of: Callable[[Setup], int], wanted: catalog.GpuSpec
 ) -> int:
     """The largest micro-batch that fits on a GPU."""
-    room = wanted.usable_bytes - estimate.context - estimate.nccl
+    room = usable(wanted, estimate.setup) - estimate.context - estimate.nccl
     least_of = _least if estimate.peak.tier == "profile" else lambda _: 0
     largest_batch = max_micro_batch(estimate.setup, reserved_of, room, least_of)
     if need.within(room):

@@ -65,11 +65,16 @@ def overhead(setup: Setup) -> int:
     return CONTEXT + nccl(setup)
 
 
+def usable(spec: catalog.GpuSpec, setup: Setup) -> int:
+    """Bytes of a GPU that a server beside the training leaves."""
+    return int(spec.usable_bytes - setup.server_share * spec.usable_bytes)
+
+
 def rooms(setup: Setup) -> list[list[int]]:
     """Bytes for segments on each GPU that can run it, least first; in groups of ``NEAR``."""
     besides = overhead(setup)
     rooms_: list[list[int]] = []
-    for room in sorted({spec.usable_bytes - besides for spec in _gpus(setup)}):
+    for room in sorted({usable(spec, setup) - besides for spec in _gpus(setup)}):
         if not rooms_ or room > NEAR * rooms_[-1][0]:
             rooms_.append([])
         rooms_[-1].append(room)
@@ -83,7 +88,7 @@ def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     _settle(need, rooms(setup))
     fits_ = []
     for spec in specs:
-        room = spec.usable_bytes - besides
+        room = usable(spec, setup) - besides
         fits_.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
     return tuple(fits_)
 
@@ -108,7 +113,7 @@ def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:
     """
     besides = overhead(setup)
     sure = (spec for spec in _gpus(setup) if not spec.doubtful and computes(spec, setup.dtype))
-    able = (spec for spec in sure if need.within(spec.usable_bytes - besides))
+    able = (spec for spec in sure if need.within(usable(spec, setup) - besides))
     return min(able, key=lambda spec: spec.usable_bytes, default=None)
 
 

@@ -9,6 +9,7 @@ from gputop_analysis.catalog import GpuSpec
 from gputop_analysis.catalog.params import params
 from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.estimate import Estimate
+from gputop_analysis.vram.fits import usable
 from gputop_analysis.vram.options import changed
 from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.rules import check
@@ -138,15 +139,15 @@ def _for(setup: Setup, purpose: str) -> Setup:
     if purpose == _purpose(setup):
         return setup
     if purpose == "LoRA":
-        return setup.but(lora=Lora(), master_weights=False)
-    return setup.but(lora=Lora(targets=("all-linear",)), quantized="nf4", master_weights=False)
+        return setup.with_adapters(Lora())
+    return setup.with_adapters(Lora(targets=("all-linear",)), "nf4")
 
 
 def _mildest(setup: Setup, purpose: str, gpu: GpuSpec, gpus: int) -> Way | None:
     """The first way that surely fits, else the first that fits; None where none does."""
     tight = None
     for changes, changed_setup in _ladder(setup, gpus):
-        if _by_formula(changed_setup) > HOPELESS * gpu.usable_bytes:
+        if _by_formula(changed_setup) > HOPELESS * usable(gpu, changed_setup):
             continue
         way = _way(changed_setup, purpose, changes, gpu, gpus)
         if way is not None and way.verdict == YES:
@@ -233,10 +234,11 @@ def _way(
 ) -> Way | None:
     try:
         check(setup)
-        estimated = estimate(setup, None, gpu.usable_bytes, gpu=gpu.name, advice=False)
+        capacity = usable(gpu, setup)
+        estimated = estimate(setup, None, capacity, gpu=gpu.name, advice=False)
     except (ValueError, LookupError):
         return None
-    way_verdict = verdict(estimated, gpu.usable_bytes)
+    way_verdict = verdict(estimated, capacity)
     if way_verdict == YES and setup.parallel.offload != "none":
         way_verdict = TIGHT
     return Way(purpose, changes, gpu.name, gpus, estimated, way_verdict)

@@ -44,6 +44,8 @@ _OPTIMIZERS = {
     "lion8bit": "lion-8bit",
     "muon": "muon",
     "came": "came",
+    "galoreadamw": "galore",
+    "galoreadamw8bit": "galore-8bit",
 }
 """Class of the optimizer in lower case."""
 _TOKENS = ("input_ids", "tokens", "token_ids", "decoder_input_ids")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram.options import OPTION, parse
-from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Setup
+from gputop_analysis.vram.setup import GALORE, TRANSFORMERS_CODE, Setup
 
 SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 
@@ -46,6 +46,10 @@ NEEDS: dict[str, Precondition] = {
     "lora_targets": _ADAPTERS,
     "lora_dtype": _ADAPTERS,
     "lora_dropout": _ADAPTERS,
+    "dora": _ADAPTERS,
+    "galore_rank": Precondition(
+        lambda setup: setup.optimizer in GALORE, "--optimizer galore or galore-8bit"
+    ),
     "quant": _ADAPTERS,
     "modules_to_save": _ADAPTERS,
     "double_quant": Precondition(lambda setup: setup.quantized == "nf4", "--quant nf4, or --qlora"),

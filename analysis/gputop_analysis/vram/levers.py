@@ -94,9 +94,9 @@ def _adapters(setup: Setup) -> Iterator[tuple[str, Setup]]:
         return
     lora = setup.lora or Lora(rank=16, targets=("all-linear",))
     if setup.lora is None:
-        yield "LoRA rank 16", setup.but(lora=lora, master_weights=False)
+        yield "LoRA rank 16", setup.with_adapters(lora)
     if not setup.quantized:
-        yield "QLoRA (nf4)", setup.but(lora=lora, quantized="nf4", master_weights=False)
+        yield "QLoRA (nf4)", setup.with_adapters(lora, "nf4")
 
 
 def _sharding(setup: Setup) -> Iterator[tuple[str, Setup]]:

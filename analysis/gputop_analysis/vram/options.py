@@ -19,6 +19,13 @@ SAVED_AS: Mapping[str, str] = {
 }
 """Names that families give these modules, as peft's ``modules_to_save`` takes them."""
 QUANTIZED = ("", "int8", "nf4")
+QUANTIZED_AS: Mapping[str, str] = {
+    **dict.fromkeys(("gptq", "awq", "fp4", "int4", "4bit", "bnb-4bit"), "nf4"),
+    **dict.fromkeys(("8bit", "bnb-8bit", "llm.int8"), "int8"),
+}
+"""Other formats, by the one whose memory is theirs: GPTQ and AWQ take 4.16 bits a weight with a
+scale and a zero point for 128, nf4 takes 4.13.
+"""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")
 
@@ -37,7 +44,7 @@ class SetupOption(NamedTuple):
     choices: tuple[str, ...] = ()
     least: int = 1
     names: Mapping[str, str] = {}
-    """Of ``words``: what else a choice is called."""
+    """What else a choice is called."""
 
     @property
     def label(self) -> str:
@@ -70,6 +77,9 @@ OPTIONS: tuple[SetupOption, ...] = (
     ),
     SetupOption("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
     SetupOption(
+        "galore_rank", "Training", "count", 128, "rank of the gradients that GaLore projects"
+    ),
+    SetupOption(
         "images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0
     ),
     SetupOption("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
@@ -90,7 +100,16 @@ OPTIONS: tuple[SetupOption, ...] = (
     ),
     SetupOption("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
     SetupOption("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
-    SetupOption("quant", "Memory", "choice", "", "quantised frozen weights, with LoRA", QUANTIZED),
+    SetupOption("dora", "Memory", "flag", False, "adapters with a magnitude (peft's use_dora)"),
+    SetupOption(
+        "quant",
+        "Memory",
+        "choice",
+        "",
+        "quantised frozen weights, with LoRA (gptq and awq as nf4)",
+        QUANTIZED,
+        names=QUANTIZED_AS,
+    ),
     SetupOption(
         "double_quant",
         "Memory",
@@ -111,6 +130,13 @@ OPTIONS: tuple[SetupOption, ...] = (
     ),
     SetupOption("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
     SetupOption("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
+    SetupOption(
+        "server_share",
+        "Memory",
+        "share",
+        0.0,
+        "of the GPU's memory, held by an inference server beside it (vLLM)",
+    ),
     SetupOption(
         "kernels",
         "Memory",
@@ -203,6 +229,7 @@ _LORA = {
     "lora_targets": "targets",
     "lora_dtype": "dtype",
     "lora_dropout": "dropout",
+    "dora": "dora",
 }
 
 
@@ -353,7 +380,7 @@ def _words(option: SetupOption, value: Any) -> tuple[str, ...]:
 
 
 def _choice(option: SetupOption, value: str) -> str:
-    word = "" if value == "none" and "" in option.choices else value
+    word = "" if value == "none" and "" in option.choices else option.names.get(value, value)
     if option.choices and word not in option.choices:
         named = ", ".join(choice or "none" for choice in option.choices)
         other = "; a script's own is traced: gputop estimate train.py"

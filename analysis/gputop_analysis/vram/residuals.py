@@ -15,7 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from gputop_analysis import data
-from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.setup import GALORE, Setup
 
 FILE = "vram_residuals.json"
 AXES = (
@@ -59,7 +59,11 @@ class Spread(NamedTuple):
 def axes(setup: Setup) -> tuple[str, ...]:
     """The words of a setup in the order of ``AXES``."""
     parallel = setup.parallel
-    if setup.quantized:
+    if setup.lora and setup.lora.dora:
+        trained = "DoRA"
+    elif setup.optimizer in GALORE:
+        trained = "GaLore"
+    elif setup.quantized:
         trained = "QLoRA"
     elif setup.lora:
         trained = "LoRA"

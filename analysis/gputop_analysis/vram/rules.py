@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gputop_analysis.parallelism.rules import UNEVEN_STAGES, Training, broken, words
 from gputop_analysis.vram import conf
-from gputop_analysis.vram.setup import Lora, ModelShape, Setup
+from gputop_analysis.vram.setup import GALORE, Lora, ModelShape, Setup
 
 MOST = 1 << 24
 """Of any count: beyond all that is trained, and small enough that sizes are numbers of 64 bits."""
@@ -19,7 +19,7 @@ def check(setup: Setup) -> None:
         ValueError: the first rule that it breaks, in words.
     """
     conf.parse(setup.allocator)
-    for rules in (_counts, _adapters, _quantized, _vision, _split, _offload, _stage):
+    for rules in (_counts, _adapters, _projected, _quantized, _vision, _split, _offload, _stage):
         for rule in rules(setup):
             raise ValueError(rule)
 
@@ -77,6 +77,20 @@ def _targets(shape: ModelShape, lora: Lora) -> Iterator[str]:
             f"no layer of {shape.name} is called {asked_text}: LoRA targets are "
             f"{', '.join(names)}, or all-linear"
         )
+
+
+def _projected(setup: Setup) -> Iterator[str]:
+    if setup.optimizer not in GALORE:
+        return
+    if setup.lora is not None:
+        yield "GaLore projects the gradients of whole weights: leave the adapters out"
+    if setup.parallel.world > 1 and setup.parallel.sharding not in ("none", "ddp"):
+        yield (
+            f"GaLore needs whole matrices of gradients, which {setup.parallel.sharding} shards: "
+            "train it under plain DDP"
+        )
+    if setup.parallel.tp > 1:
+        yield "GaLore needs whole matrices of gradients, which tensor parallelism splits"
 
 
 def _quantized(setup: Setup) -> Iterator[str]:

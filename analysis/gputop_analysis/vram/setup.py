@@ -22,9 +22,13 @@ OPTIMIZERS = (
     "sgd-momentum",
     "muon",
     "came",
+    "galore",
+    "galore-8bit",
     "none",
 )
 """``adamw`` is torch's default on CUDA (foreach); ``none`` trains nothing."""
+GALORE = ("galore", "galore-8bit")
+"""Those that keep states of gradients projected to a low rank."""
 ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("plain", "fused", "chunked")
 """``fused``: logits are never whole (Liger, cut cross-entropy); ``chunked``: in pieces."""
@@ -100,6 +104,8 @@ class Lora:
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     dtype: str = "fp32"
     dropout: float = 0.0
+    dora: bool = False
+    """A trained magnitude a row of the weight besides (Liu et al. 2024)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,8 @@ class Setup:
     master_weights: bool = False
     """An fp32 copy in the optimizer (Megatron, DeepSpeed and apex with bf16 or fp16 weights)."""
     optimizer: str = "adamw"
+    galore_rank: int = 128
+    """Of the projected gradients, with an optimizer of GaLore (Zhao et al. 2024)."""
     attention: str = "sdpa"
     checkpointing: str = "none"
     loss: str = "plain"
@@ -165,6 +173,10 @@ class Setup:
     """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
     reduce_bucket_size: int = 500_000_000
     """DeepSpeed's, in values; 0: ``auto``, for which Transformers takes the hidden size squared."""
+    server_share: float = 0.0
+    """Of each GPU's memory, which an inference server beside the training holds (vLLM's
+    ``gpu_memory_utilization``).
+    """
     overlap_comm: bool = False
     """DeepSpeed fills one bucket of gradients while the other is reduced."""
 
@@ -175,6 +187,16 @@ class Setup:
         }
         parallel = replace(changes.pop("parallel", self.parallel), **inner)
         return replace(self, parallel=parallel, **changes)
+
+    def with_adapters(self, lora: Lora, quantized: str = "") -> Setup:
+        """The same with frozen weights and adapters that AdamW trains where GaLore trained all."""
+        optimizer = self.optimizer.replace("galore-8bit", "adamw-8bit").replace("galore", "adamw")
+        return self.but(
+            lora=lora,
+            quantized=quantized or self.quantized,
+            master_weights=False,
+            optimizer=optimizer,
+        )
 
     def by_engine(self) -> Setup:
         """The same by DeepSpeed's habits where it trains: Transformers and Accelerate have no other

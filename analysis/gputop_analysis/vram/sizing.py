@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gputop_analysis.vram import overhead
@@ -49,11 +49,22 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         typical_pct=measured and (measured.typical_low, measured.typical_high),
         uncalibrated=measured.uncalibrated if measured else (),
         most_reserved=reserved,
-        notes=(OPEN_LENGTHS,) if reserved else (),
+        notes=tuple(_open_points(setup, reserved)),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
     return estimate, need
+
+
+def _open_points(setup: Setup, reserved: int) -> Iterator[str]:
+    """What a reader has to know of how the setup was taken."""
+    if reserved:
+        yield OPEN_LENGTHS
+    if setup.server_share:
+        yield (
+            f"a server beside it takes {setup.server_share:.0%} of each GPU, which is not counted "
+            "in its need but in where it fits; --server-share 0 where it sleeps or runs elsewhere"
+        )
 
 
 def _most_reserved(setup: Setup, peak: Peak) -> int:

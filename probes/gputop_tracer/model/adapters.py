@@ -146,6 +146,7 @@ def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
         lora_alpha=16,
         lora_dropout=float(lora.get("dropout") or 0.0),
         target_modules="all-linear" if targets == ["all-linear"] else targets,
+        use_dora=bool(lora.get("dora")),
     )
     with quiet(), torch.device("meta"):
         adapted = get_peft_model(model, config)

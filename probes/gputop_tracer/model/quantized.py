@@ -150,6 +150,11 @@ class Linear8bit(nn.Module):
         out = _Matmul8bit.apply(value, self)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The whole weight."""
+        with self.named("int8_dequantize"):
+            return torch.empty(self.out_features, self.in_features, dtype=dtype)
+
 
 class _Matmul8bit(torch.autograd.Function):
     """``MatMul8bitLt``: int8 input and int32 product are temporary; backward makes the weight."""
@@ -170,8 +175,7 @@ class _Matmul8bit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         layer = ctx.layer
-        with layer.named("int8_dequantize"):
-            weight = torch.empty(layer.out_features, layer.in_features, dtype=grads[0].dtype)
+        weight = layer.dequantize(grads[0].dtype)
         return torch.matmul(grads[0], weight).to(ctx.came_in), None
 
 
@@ -180,9 +184,15 @@ class QuantizedLora(nn.Module):
     adapter's added.
     """
 
-    def __init__(self, base: nn.Module, rank: int, dropout: float, dtype: torch.dtype) -> None:
+    def __init__(
+        self, base: nn.Module, rank: int, dropout: float, dtype: torch.dtype, dora: bool = False
+    ) -> None:
         super().__init__()
         self.base_layer = base
+        if dora:
+            self.magnitude = nn.Parameter(torch.empty(int(base.out_features), dtype=dtype))  # type: ignore[arg-type]
+        else:
+            self.magnitude = None
         self.lora_A = nn.Linear(int(base.in_features), rank, bias=False, dtype=dtype)  # type: ignore[arg-type]
         self.lora_B = nn.Linear(rank, int(base.out_features), bias=False, dtype=dtype)  # type: ignore[arg-type]
         self.lora_dropout = nn.Dropout(dropout) if dropout else nn.Identity()
@@ -194,8 +204,24 @@ class QuantizedLora(nn.Module):
         converts = not torch.is_autocast_enabled()
         if converts:
             value = value.to(self.lora_A.weight.dtype)
+        if self.magnitude is not None:
+            return (result + self._by_magnitude(value, result)).to(result.dtype)
         added = self.lora_B(self.lora_A(self.lora_dropout(value))) * 1.0
         return result + (added.to(result.dtype) if converts else added)
+
+    def _by_magnitude(self, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        """``DoraLinearLayer.forward`` of peft's ``tuners/lora/dora.py``."""
+        unit = torch.eye(self.lora_A.weight.shape[1], dtype=self.lora_A.weight.dtype)
+        product = self.lora_B(self.lora_A(unit)).T.to(value.dtype)
+        weight = self.base_layer.dequantize().to(value.dtype)  # type: ignore[operator]
+        norm = torch.linalg.norm(weight + 1.0 * product.detach(), dim=1).to(weight.dtype)
+        scale = (self.magnitude / norm.detach()).view(1, -1)
+        dropped = isinstance(self.lora_dropout, nn.Dropout)
+        if dropped:
+            value = self.lora_dropout(value)
+        added = self.lora_B(self.lora_A(value))
+        base_result = nn.functional.linear(value, weight) if dropped else result
+        return (scale - 1) * base_result + scale * added * 1.0
 
 
 def adapt(model: Any, lora: Dict[str, Any], dtype: torch.dtype) -> int:
@@ -210,7 +236,11 @@ def adapt(model: Any, lora: Dict[str, Any], dtype: torch.dtype) -> int:
             targets == ["all-linear"] or _named(path, targets)
         ):
             layer = QuantizedLora(
-                module, int(lora.get("rank") or 16), float(lora.get("dropout") or 0.0), dtype
+                module,
+                int(lora.get("rank") or 16),
+                float(lora.get("dropout") or 0.0),
+                dtype,
+                bool(lora.get("dora")),
             )
             setattr(model.get_submodule(path.rpartition(".")[0]), name, layer)
             count += 1

@@ -273,6 +273,7 @@ def _adapted(model: Any, lora: Dict[str, Any]) -> Any:
         r=int(lora.get("rank") or 16),
         lora_dropout=float(lora.get("dropout") or 0.0),
         target_modules="all-linear" if targets == ["all-linear"] else targets,
+        use_dora=bool(lora.get("dora")),
     )
     return get_peft_model(model, config, autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32")
 

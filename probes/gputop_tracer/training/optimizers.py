@@ -8,24 +8,28 @@ from typing import Any, Callable, Dict, List
 import torch
 
 from . import states
+from .galore import GaLore
 from .states import HandWritten
 
 Parameters = List[torch.nn.Parameter]
 
 
-def make(name: str, parameters: Parameters, model: Any = None) -> Any:
-    """The optimizer called ``name`` over ``parameters`` of ``model``; None for ``none`` and where
-    nothing is trained.
+def make(name: str, parameters: Parameters, model: Any = None, rank: int = 128) -> Any:
+    """The optimizer called ``name`` over ``parameters`` of ``model``, GaLore's of that ``rank``;
+    None for ``none`` and where nothing is trained.
 
     Raises:
         ValueError: there is none of this name.
     """
     if name == "none" or not parameters:
         return None
+    if name in _GALORE:
+        return _galore(parameters, model, rank, eight_bit=name.endswith("8bit"))
     maker = _MAKERS.get(name)
     if maker is None:
         raise ValueError(
-            "no optimizer %s in the trace; it knows %s" % (name, ", ".join(sorted(_MAKERS)))
+            "no optimizer %s in the trace; it knows %s"
+            % (name, ", ".join(sorted([*_MAKERS, *_GALORE])))
         )
     return maker(parameters, model)
 
@@ -111,8 +115,24 @@ def _came(parameters: Parameters, _model: Any) -> Any:
     return HandWritten(parameters, states.came_begin, states.came_update)
 
 
+def _galore(parameters: Parameters, model: Any, rank: int, eight_bit: bool) -> Any:
+    inner, others = states.split_matrices(parameters, model)
+    projected = GaLore(rank, eight_bit)
+    if inner:
+        matrices = HandWritten(inner, projected.begin, projected.update)
+    else:
+        matrices = None
+    if not others:
+        rest = None
+    elif eight_bit:
+        rest = _fused(2, eight_bit=True)(others, model)
+    else:
+        rest = torch.optim.AdamW(others, lr=1e-4, foreach=False)
+    return Several([matrices, rest])
+
+
 def _muon(parameters: Parameters, model: Any) -> Any:
-    inner, others = states.split_for_muon(parameters, model)
+    inner, others = states.split_matrices(parameters, model)
     if inner:
         muon = HandWritten(inner, states.muon_begin, states.muon_update)
     else:
@@ -120,6 +140,7 @@ def _muon(parameters: Parameters, model: Any) -> Any:
     return Several([muon, torch.optim.AdamW(others, lr=1e-4, foreach=True) if others else None])
 
 
+_GALORE = ("galore", "galore-8bit")
 _MAKERS: Dict[str, Callable[..., Any]] = {
     "adamw": _adamw(foreach=True),
     "adamw-fused": _adamw(fused=True),

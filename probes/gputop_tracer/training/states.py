@@ -134,14 +134,15 @@ def _orthogonal(matrix: torch.Tensor, steps: int = 5) -> torch.Tensor:
     return value.T if matrix.shape[0] > matrix.shape[1] else value
 
 
-def split_for_muon(parameters: List[torch.nn.Parameter], model: Any) -> Tuple[List[Any], List[Any]]:
-    """Matrices inside the layers, and the rest: embeddings, head, norms and biases go to AdamW."""
+def split_matrices(parameters: List[torch.nn.Parameter], model: Any) -> Tuple[List[Any], List[Any]]:
+    """Matrices inside the layers, and the rest: embeddings, head, norms and biases, which Muon and
+    GaLore leave to AdamW.
+    """
     outside = set()
     for get in ("get_input_embeddings", "get_output_embeddings"):
         module = getattr(model, get, lambda: None)()
-        outside.update(
-            id(weight) for weight in module.parameters() if module is not None
-        ) if module else None
+        if module:
+            outside.update(id(weight) for weight in module.parameters())
     inner = [weight for weight in parameters if weight.dim() == 2 and id(weight) not in outside]
     chosen = {id(weight) for weight in inner}
     return inner, [weight for weight in parameters if id(weight) not in chosen]

@@ -28,6 +28,8 @@ _LADDERS: dict[str, tuple[Any, ...]] = {
         ("all-linear",),
     ),
     "lora_dropout": (0.0, 0.05, 0.1),
+    "galore_rank": (32, 64, 128, 256, 512, 1024),
+    "server_share": (0.0, 0.2, 0.3, 0.5, 0.7),
     "dropout": (0.0, 0.1, 0.2),
     "freeze": ((), ("vision",), ("vision", "projector"), ("language",), ("embeddings",)),
     "roles": ((), ("reference",), ("critic", "reference", "reward")),

@@ -57,9 +57,9 @@ def words(setup: Setup) -> str:
     if setup.weights:
         pieces = [f"{setup.dtype} on {setup.weights} weights"]
     if setup.lora is not None:
-        adapter = "LoRA"
+        adapter = "DoRA" if setup.lora.dora else "LoRA"
         if setup.quantized:
-            adapter = f"QLoRA {setup.quantized}"
+            adapter = f"Q{adapter} {setup.quantized}"
         pieces.append(f"{adapter} r{setup.lora.rank}")
     if takes_tokens(setup.model.family):
         pieces.append(f"seq {setup.seq}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.catalog.params import Linear, head_width, linears, shared_width
 from gputop_analysis.vram.adapters import names_of, targeted
-from gputop_analysis.vram.formula import unsloth
+from gputop_analysis.vram.formula import dora, unsloth
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.releases import single_experts
@@ -339,6 +339,8 @@ def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
             linear.inputs * (bytes_per_value * fresh + (lora.dropout > 0))
             + bytes_per_value * lora.rank
         )
+        if lora.dora:
+            size += dora.kept(d, linear, bytes_per_value, habits)
         sides[linear.part != "attention"] += size * _passes(d, linear)
     return sides[0], sides[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from gputop_analysis.vram.formula import activations, communication, vision
+from gputop_analysis.vram.formula import activations, communication, dora, vision
 from gputop_analysis.vram.formula.activations import ActivationBytes
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import choose, least, most, true
@@ -67,14 +67,17 @@ def step(d: Dims) -> StepBytes:
     entries = d.tokens * d.last
     head_forward, head_backward = quantized_head(d)
     update = update_temporaries(d, parts_, kept_habits)
+    norms = dora.temporaries(d, kept_habits)
+    recomputed_norms = norms * (d.setup.checkpointing != "none")
+    forward_logits = most(entries * ends.forward, head_forward) + head_buffers(d) * d.last
     found_phases = {
         "forward": always
         | {
             "gradients": early,
             "activations": all_layers + norm + left_by_last_step(d, kept_habits),
-            "logits_loss": most(entries * ends.forward, head_forward) + head_buffers(d) * d.last,
+            "logits_loss": forward_logits,
             "communication": buffers["forward"] + gathered,
-            "temporaries": cached,
+            "temporaries": cached + most(norms - forward_logits, 0.0),
         },
         "loss": always
         | {
@@ -89,7 +92,7 @@ def step(d: Dims) -> StepBytes:
             "gradients": first_gradients(d, early, late),
             "activations": all_layers + work,
             "communication": buffers["backward"] + gathered + reduced,
-            "temporaries": casts + dequantised(d),
+            "temporaries": casts + dequantised(d) + recomputed_norms,
         },
         "backward end": always
         | {

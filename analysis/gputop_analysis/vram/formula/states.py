@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gputop_analysis.vram.formula import galore
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
-from gputop_analysis.vram.setup import TRANSFORMERS_CODE
+from gputop_analysis.vram.setup import GALORE, TRANSFORMERS_CODE
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of
@@ -30,6 +31,7 @@ MOMENTS = {
     "sgd-momentum": 1,
     "muon": 1,
     "came": 1,
+    "galore": 2,
 }
 """Values of the optimizer's state that are as large as the parameter; 0 for the rest (Adafactor
 keeps rows and columns).
@@ -38,7 +40,7 @@ FLAT_MOMENTS = MOMENTS | {"adafactor": 1, "came": 2}
 """The same of a flat tensor, which has no rows and columns."""
 FP32_STATES = ("lion",)
 """Optimizers of bitsandbytes, whose states have 32 bits whatever the parameters have."""
-EIGHT_BIT = {"adamw-8bit": 2, "lion-8bit": 1}
+EIGHT_BIT = {"adamw-8bit": 2, "lion-8bit": 1, "galore-8bit": 2}
 EIGHT_BIT_BYTES = 1 + 4 / 256
 """bitsandbytes: a byte, and an fp32 constant a block of 256 (Dettmers et al. 2022, section 2)."""
 
@@ -122,9 +124,11 @@ def gradient_bytes(d: Dims, part: Part, habits: Habits) -> float:
 
 def keeps_fp32_embeddings(d: Dims) -> bool:
     """Whether 8-bit optimizers keep embeddings' states in fp32, as the Trainer of Transformers
-    tells bitsandbytes (``GlobalOptimManager`` in its ``trainer_optimizer.py``).
+    tells bitsandbytes (``GlobalOptimManager`` in its ``trainer_optimizer.py``), but for GaLore's.
     """
-    return d.recipe in TRANSFORMERS_CODE and not flat_partitions(d)
+    return (
+        d.setup.optimizer not in GALORE and d.recipe in TRANSFORMERS_CODE and not flat_partitions(d)
+    )
 
 
 def flat_partitions(d: Dims) -> bool:
@@ -137,6 +141,10 @@ def moment_bytes(d: Dims, part: Part, habits: Habits) -> float:
     ones it does not).
     """
     name = d.setup.optimizer
+    if galore.projects(d, part):
+        eight_bit = name in EIGHT_BIT
+        moment = EIGHT_BIT_BYTES if eight_bit else habits.states
+        return galore.state_bytes(d, part, habits.gradients, moment)
     if name in EIGHT_BIT and part.name in ("embeddings", "saved") and keeps_fp32_embeddings(d):
         return EIGHT_BIT[name] * 4.0
     if name in EIGHT_BIT:

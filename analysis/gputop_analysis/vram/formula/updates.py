@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from gputop_analysis.vram.formula import galore
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, most
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import flat_partitions, gradient_bytes, moment_bytes, over
 
-LOOPS = {"adamw-loop": 1, "adafactor": 2, "came": 3, "muon": 4}
+LOOPS = {"adamw-loop": 1, "adafactor": 2, "galore": 2, "came": 3, "muon": 4}
 """Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32:
-one for the square root (AdamW); update and its square (Adafactor); those of Newton-Schulz (Muon,
+one for the square root (AdamW); that and its quotient (GaLore's AdamW); update and its square
+(Adafactor); those of Newton-Schulz (Muon,
 Jordan 2024).
 """
 
@@ -44,7 +46,10 @@ def update_temporaries(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Numb
     largest = [
         _largest(d, part) * _temporary_bytes(d, part, habits) / over(d, part, sharded)
         for part in trained
+        if not galore.projects(d, part)
     ]
+    if any(galore.projects(d, part) for part in trained):
+        largest.append(galore.update_bytes(d, habits.gradients))
     return most(*largest) if largest else 0.0
 
 

@@ -113,6 +113,7 @@ def _beyond(setup: Setup) -> bool:
         setup.modules_to_save,
         setup.bitsandbytes,
         setup.lengths == "varied",
+        setup.lora is not None and setup.lora.dora,
         setup.offload_activations,
         setup.recipe not in _RECIPES,
     )

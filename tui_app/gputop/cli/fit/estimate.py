@@ -122,16 +122,12 @@ def _take_factory(options: argparse.Namespace) -> None:
         options.model, options.script = options.script, None
 
 
-_TRACED_ONLY = ("--dora", "--galore", "--grpo", "--ppo", "--contrastive")
+_TRACED_ONLY = ("--contrastive",)
 """What people ask for and a trace of the script alone answers."""
-_PAIRS = "a pair is two sequences: double --micro-batch"
 _SAID_OTHERWISE = {
-    "--dpo": f"{_PAIRS}, and give --roles reference where no adapters are trained",
-    **dict.fromkeys(("--orpo", "--simpo", "--cpo", "--kto"), _PAIRS),
-    "--method": "what is trained is said by --lora, --qlora, --freeze or nothing; of DPO, ORPO "
-    "and KTO a pair is two sequences, and --roles adds DPO's reference model",
-    "--gptq": "weights in 4 bits are --quant nf4, or --qlora",
-    "--awq": "weights in 4 bits are --quant nf4, or --qlora",
+    "--galore": "--optimizer galore",
+    "--gptq": "frozen weights in 4 bits, with adapters, are --quant gptq --lora",
+    "--awq": "frozen weights in 4 bits, with adapters, are --quant awq --lora",
     "--bf16": "--dtype bf16 is the default",
     "--fp16": "--dtype fp16",
 }

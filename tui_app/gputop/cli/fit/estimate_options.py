@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
+from gputop_analysis.vram.methods import METHODS, SERVER_SHARE, options_of
 from gputop_analysis.vram.options import OPTIONS, SetupOption, parse
 
 if TYPE_CHECKING:
@@ -52,6 +54,17 @@ def add_options(parser: Parser) -> None:
     short.add_argument(
         "--qlora", action="store_true", help="--lora-rank 16 --quant nf4 --lora-targets all-linear"
     )
+    short.add_argument(
+        "--method",
+        choices=tuple(METHODS),
+        help="of training: dpo, orpo, simpo and cpo take a pair as two sequences, dpo and kto a "
+        "reference model unless adapters are trained, ppo three models, grpo a server beside it "
+        f"(--server-share {SERVER_SHARE})",
+    )
+    for name in METHODS:
+        short.add_argument(
+            f"--{name}", action="store_const", const=name, dest="method", help=argparse.SUPPRESS
+        )
     short.add_argument("--amp", action="store_true", help="--weights fp32, computed in --dtype")
 
 
@@ -75,7 +88,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
         values["sharding"] = "fsdp" + options.fsdp
     if options.hsdp is not None:
         values |= {"sharding": "hsdp", "replicas": options.hsdp}
-    if options.lora or options.qlora:
+    if options.lora or options.qlora or options.dora:
         values["lora_rank"] = 16
     if options.qlora:
         values |= {"quant": "nf4", "lora_targets": "all-linear"}
@@ -89,7 +102,31 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
         except ValueError as error:
             written = f"--{name.replace('_', '-')}"
             raise CliError(str(error).replace(name, written, 1)) from None
-    return values | typed
+    values |= typed
+    if "quant" not in values and parse("lora_rank", values.get("lora_rank", 0)):
+        values |= _of_name(options)
+    if options.method:
+        values |= _of_method(options.method, values, typed)
+    return values
+
+
+def _of_name(options: argparse.Namespace) -> dict[str, Any]:
+    """A base of adapters that is called after its 4 bits has them."""
+    from gputop_analysis.catalog.model_names import has_four_bits
+
+    return {"quant": "nf4"} if has_four_bits(getattr(options, "model", None) or "") else {}
+
+
+def _of_method(name: str, values: dict[str, Any], typed: dict[str, Any]) -> dict[str, Any]:
+    """What a way to train adds to what else is asked; of what is typed out only the micro-batch
+    changes, whose samples it counts in sequences.
+    """
+    samples = parse("micro_batch", values.get("micro_batch", 1))
+    adapters = parse("lora_rank", values.get("lora_rank", 0)) > 0
+    added = options_of(name, samples, adapters)
+    if "micro_batch" in added:
+        notice(f"{name}: a micro-batch of {samples} is {added['micro_batch']} sequences")
+    return {key: value for key, value in added.items() if key == "micro_batch" or key not in typed}
 
 
 def _of_config(name: str) -> dict[str, Any]:

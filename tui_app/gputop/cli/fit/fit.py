@@ -17,6 +17,7 @@ from gputop.cli.printing import report_width
 from gputop.cli.working import working
 from gputop_analysis.text import wrap
 from gputop_analysis.units import GIB
+from gputop_analysis.vram.fits import usable
 
 if TYPE_CHECKING:
     from gputop_analysis.catalog import GpuSpec
@@ -128,10 +129,12 @@ def _refuse_ranks(setup: Setup, gpus: int) -> None:
 
 def text(answer: FittingWays, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
     """The lines of the answer, the verdict first."""
-    gib = gpu.usable_bytes / GIB
+    offered = f"{usable(gpu, setup) / GIB:.1f}"
+    if setup.server_share:
+        offered += f" of {gpu.usable_bytes / GIB:.1f}"
     lines = [
         *_verdicts(answer, name, gpu, gpus),
-        f"a GPU offers {gib:.1f} GiB; sequences of {setup.seq:,}, micro-batch {setup.micro_batch}",
+        f"a GPU offers {offered} GiB; sequences of {setup.seq:,}, micro-batch {setup.micro_batch}",
         "",
     ]
     for way in answer.ways:

@@ -239,8 +239,13 @@ def adapters_of(options: argparse.Namespace) -> Lora | None:
 
 
 def _check_optimizer(name: str | None) -> None:
-    from gputop_analysis.vram.setup import OPTIMIZERS
+    from gputop_analysis.vram.setup import GALORE, OPTIMIZERS
 
+    if name in GALORE:
+        raise CliError(
+            f"--optimizer {name} needs whole matrices on each GPU, so there is no split to "
+            "compare: `gputop fit` says whether it fits"
+        )
     if name is not None and name not in OPTIMIZERS:
         near = difflib.get_close_matches(name, OPTIMIZERS, 3, 0.4) or sorted(OPTIMIZERS)
         raise CliError(f"no optimizer {name!r}; there is {', '.join(near)}")

@@ -1,0 +1,59 @@
+"""Ways to train after pre-training, by the names of TRL's trainers, in an estimate's options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+SERVER_SHARE = 0.3
+"""What a vLLM server beside GRPO holds by default (``vllm_gpu_memory_utilization`` of TRL)."""
+
+
+class Method(NamedTuple):
+    """What a way to train adds to training on one text after the other."""
+
+    sequences: int = 1
+    """Of a sample: a chosen and a rejected answer are two."""
+    roles: tuple[str, ...] = ()
+    """Models beside the trained one."""
+    reference: bool = False
+    """A frozen copy of the model; with adapters it is the model without them."""
+    server_share: float = 0.0
+
+
+METHODS: Mapping[str, Method] = {
+    "sft": Method(),
+    "dpo": Method(sequences=2, reference=True),
+    "orpo": Method(sequences=2),
+    "simpo": Method(sequences=2),
+    "cpo": Method(sequences=2),
+    "kto": Method(reference=True),
+    "grpo": Method(server_share=SERVER_SHARE),
+    "ppo": Method(roles=("critic", "reference", "reward")),
+}
+"""DPO (Rafailov et al. 2023), ORPO (Hong et al. 2024), SimPO (Meng et al. 2024), CPO (Xu et al.
+2024), KTO (Ethayarajh et al. 2024), GRPO (Shao et al. 2024; TRL's has no reference by default),
+PPO (Ouyang et al. 2022).
+"""
+
+
+def options_of(name: str, micro_batch: int, adapters: bool) -> dict[str, Any]:
+    """What a method is in options of an estimate.
+
+    Args:
+        name: of ``METHODS``.
+        micro_batch: samples of one forward pass on one GPU, as its trainer counts them.
+        adapters: whether LoRA trains it.
+    """
+    method = METHODS[name]
+    values: dict[str, Any] = {}
+    if method.sequences > 1:
+        values["micro_batch"] = method.sequences * micro_batch
+    roles = method.roles
+    if method.reference and not adapters:
+        roles += ("reference",)
+    if roles:
+        values["roles"] = roles
+    if method.server_share:
+        values["server_share"] = method.server_share
+    return values
