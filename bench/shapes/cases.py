@@ -1867,10 +1867,9 @@ TWENTYSEVENTH_W = (
     Shape(
         "changed_before_crop",
         "reefs.py",
-        LOADER,
+        (*LOADER, "IN11", "CR03"),
         rank=None,
-        also=(*LOADER, "IN04"),
-        timed=True,
+        also=(*LOADER, "IN11", "CR03", "CR05", "IN04"),
     ),
     Shape("crops_remembered_whole", "reefs.py", GROWS, rank=None, also=(*GROWS, "HO12")),
     Shape(

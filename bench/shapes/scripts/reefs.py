@@ -263,7 +263,7 @@ class Training:
         self.order = DistributedSampler(self.data, WORLD, rank, seed=SEED, drop_last=True)
         self.loader = DataLoader(
             self.data,
-            ROWS,
+            ROWS * PARTS,
             sampler=self.order,
             num_workers=1,
             prefetch_factor=4,
@@ -319,10 +319,11 @@ class Training:
             self.sums += losses
 
     def learn(self, crops):
-        for part in range(PARTS):
-            photos, masks = next(crops)  # at: changed_before_crop
-            if self.remembered:
-                self.seen.add(photos)  # at: crops_remembered_whole
+        batch = next(crops)  # at: changed_before_crop
+        if self.remembered:
+            self.seen.add(batch[0])  # at: crops_remembered_whole
+        parts = zip(*(values.chunk(PARTS) for values in batch), strict=True)
+        for part, (photos, masks) in enumerate(parts):
             alone = self.alone(part)  # at: shared_at_first_part
             with self.ddp.no_sync() if alone else contextlib.nullcontext():
                 told = self.ddp(photos, masks)  # at: power_of_no_error unlabelled_among_kinds
