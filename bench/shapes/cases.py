@@ -1856,6 +1856,45 @@ TWENTYSIXTH_Y = (
 )
 """Pamphlets on two ranks, and mosses; marks and all before any of it was run under gputop."""
 
+TWENTYSEVENTH_W = (
+    Shape("lengths_before_split", "petitions.py", ("IN14",)),
+    Shape("urgency_read_from_text", "petitions.py", HOST, timed=True),
+    Shape("centres_hold_whole_states", "petitions.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("one_clerk_agrees", "petitions.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("table_grown_after_optimizer", "petitions.py", ("NU08",), also=("NU08",)),
+    Shape("saved_while_tied", "petitions.py", ENDS, also=ENDS, exit_code=1),
+    Shape("schedule_steps_twice", "petitions.py", ("NU06",), also=("NU06", "NU07")),
+    Shape(
+        "changed_before_crop",
+        "reefs.py",
+        (*LOADER, "IN11", "CR03"),
+        rank=None,
+        also=(*LOADER, "IN11", "CR03", "CR05", "IN04"),
+    ),
+    Shape("crops_remembered_whole", "reefs.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "power_of_no_error",
+        "reefs.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("unlabelled_among_kinds", "reefs.py", ENDS, also=ENDS, exit_code=1),
+    Shape("losses_weighed_apart", "reefs.py", ("NU09",), rank=None),
+    Shape("shared_at_first_part", "reefs.py", ("NU09",), rank=None),
+    Shape(
+        "losses_agreed_each_part",
+        "reefs.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06", "CR05"),
+        info=True,
+    ),
+)
+"""Petitions under transformers' Trainer, and reefs on two ranks; marks and all before any of it was
+run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1893,6 +1932,7 @@ BATCHES = (
     TWENTYSIXTH_W,
     TWENTYSIXTH_X,
     TWENTYSIXTH_Y,
+    TWENTYSEVENTH_W,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
