@@ -1895,6 +1895,87 @@ TWENTYSEVENTH_W = (
 run under gputop.
 """
 
+TWENTYSEVENTH_X = (
+    Shape("moments_of_archive_each", "lagoons.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "gauges_sought_each",
+        "lagoons.py",
+        HOST,
+        also=("HO06", "HO17"),
+        timed=True,
+        info=True,
+    ),
+    Shape("hard_windows_pile_up", "lagoons.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "still_water_divides",
+        "lagoons.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("negative_rows_share", "lagoons.py", ("NU08",)),
+    Shape("mass_meets_all", "lagoons.py", ("NU20",), also=("NU20", "NU07")),
+    Shape("rollout_outlives_forcing", "lagoons.py", ENDS, also=ENDS, exit_code=1),
+    Shape("merges_without_memory", "diaries.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape(
+        "losses_by_writer",
+        "diaries.py",
+        HOST,
+        rank=None,
+        also=("HO06", "HO17", "CR05"),
+        timed=True,
+        info=True,
+    ),
+    Shape("resume_points_pile_up", "diaries.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("cosine_of_own_shards", "diaries.py", ("NU09",), rank=None),
+    Shape("gains_in_no_group", "diaries.py", ("NU08",), rank=None),
+    Shape(
+        "epoch_ends_by_own_shards",
+        "diaries.py",
+        (*ENDS, "CR12"),
+        rank=None,
+        also=(*ENDS, "CR12", "HC01", "HC11"),
+        exit_code=1,
+    ),
+    Shape(
+        "norm_reduced_again",
+        "diaries.py",
+        ("CR06", "CR04", "HO06"),
+        rank=None,
+        also=("CR06", "CR04", "HO06", "CR05"),
+    ),
+)
+"""Lagoons, and diaries on two ranks; marks and all before any of it was run under gputop."""
+
+TWENTYSEVENTH_Y = (
+    Shape("negatives_by_choice", "playlists.py", LOADER, also=LOADER, timed=True),
+    Shape("table_renormed_whole", "playlists.py", HOST, also=HOST, timed=True),
+    Shape("scores_until_reset", "playlists.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("idf_of_common_tag", "playlists.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("array_of_no_tags", "playlists.py", ENDS, also=ENDS, exit_code=1),
+    Shape("bags_are_no_tables", "playlists.py", ("NU08",)),
+    Shape("shares_in_column", "playlists.py", ("NU20",)),
+    Shape("response_of_poles_each", "tremors.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape(
+        "threshold_sought_by_first",
+        "tremors.py",
+        ("CR04", "HO06"),
+        also=("CR04", "HO06"),
+        timed=True,
+    ),
+    Shape("error_with_its_frames", "tremors.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("schedule_runs_twice", "tremors.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("residuals_of_no_event", "tremors.py", ENDS, rank=1, also=ENDS, exit_code=1),
+    Shape("loader_left_unprepared", "tremors.py", ("IN12",), rank=None),
+    Shape(
+        "deviation_by_moments",
+        "tremors.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+)
+"""Playlists, and tremors on two ranks; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -1933,6 +2014,8 @@ BATCHES = (
     TWENTYSIXTH_X,
     TWENTYSIXTH_Y,
     TWENTYSEVENTH_W,
+    TWENTYSEVENTH_X,
+    TWENTYSEVENTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
