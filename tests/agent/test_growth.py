@@ -28,3 +28,31 @@ def test_a_second_count_comes_after_a_small_rise(memory):
     memory["mib"] = 362
     growth.count()
     assert growth.current.next_bytes == (362 + 62) * MIB
+
+
+def test_what_has_risen_is_told_with_how_much_of_it_is_in_use(memory, monkeypatch):
+    sent = []
+    monkeypatch.setattr(growth.transport, "send_event", lambda *args, **fields: sent.append(fields))
+    heap = {"bytes": 100 * MIB}
+    monkeypatch.setattr(growth.heap, "in_use", lambda: heap["bytes"])
+    monkeypatch.setattr(growth, "_blocks", lambda: 1_000_000)
+    growth.current.base = -1
+    memory["mib"] = 300
+    assert not growth.due(growth.FIRST_STEP)
+    memory["mib"], heap["bytes"] = 340, 110 * MIB
+    assert growth.due(growth.FIRST_STEP + 5)
+    growth.count()
+    assert (sent[-1]["risen_bytes"], sent[-1]["in_use_bytes"]) == (40 * MIB, 10 * MIB)
+    heap["bytes"] = -1  # another allocator
+    growth.count()
+    assert "in_use_bytes" not in sent[-1]
+
+
+def test_the_heap_knows_what_is_handed_out():
+    before = growth.heap.in_use()
+    if before < 0:
+        pytest.skip("this C library does not tell")
+    held = [bytearray(40_000) for _ in range(500)]
+    assert growth.heap.in_use() - before > 15_000_000
+    del held
+    assert growth.heap.in_use() - before < 5_000_000

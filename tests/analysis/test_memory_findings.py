@@ -145,6 +145,54 @@ def test_resident_memory_that_grows_without_tensors_is_growth(tmp_path):
     assert list(found(build)) == ["ME05"]
 
 
+@pytest.mark.parametrize(("in_use", "severity"), [(5, "info"), (120, "high"), (None, "high")])
+def test_freed_pieces_that_the_c_library_keeps_are_no_growth(tmp_path, in_use, severity):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    use = {}
+    if in_use is not None:
+        use = {"risen_bytes": 240 << 20, "in_use_bytes": in_use << 20}
+    counts(build, tensors=3, **use)
+    growth = found(build)["ME05"]
+    # without a limit of the host's memory in the record nothing is soon full
+    assert growth.severity == ("info" if severity == "info" else "medium")
+    assert ("little more of it is in use" in growth.title) is (severity == "info")
+
+
+@pytest.mark.parametrize(
+    ("rss_mib", "in_use", "holder", "ids"),
+    [
+        (lambda step: 300 + 0.1 * step, (10, 30), {"kept_in": "pool"}, ["ME02"]),
+        (lambda step: 300 + 0.1 * step, (10, 30), {"grown_in": "seen"}, ["ME05"]),
+        (lambda step: 300 + 0.1 * step, (10, 30), {}, []),  # nobody knows what it is
+        (lambda step: 300 + 0.1 * step, (10, 14), {"kept_in": "pool"}, []),  # little
+        (lambda step: 300 + 0.1 * min(step, 250), (10, 30), {"kept_in": "pool"}, []),  # full
+        (lambda step: 300 + 0.1 * step, (30, 10), {"kept_in": "pool"}, []),  # it shrinks
+    ],
+)
+def test_a_pile_with_a_name_is_told_early(tmp_path, rss_mib, in_use, holder, ids):
+    build = rss_run(tmp_path, rss_mib)
+    for step, more in zip((100, 250), in_use, strict=True):
+        rss = int(rss_mib(step)) << 20
+        places = {key.replace("_in", "_site"): "train.py:31" for key in holder}
+        build.event(
+            "tensors",
+            rank=0,
+            pid=1,
+            step=step,
+            memory_bytes=rss,
+            anonymous_bytes=rss,
+            tensors=100,
+            with_graph=0,
+            risen_bytes=more << 20,
+            in_use_bytes=more << 20,
+            **holder,
+            **places,
+        )
+    told = found(build)
+    assert list(told) == ids
+    assert all(one.site == "train.py:31" and one.severity == "medium" for one in told.values())
+
+
 def test_pages_of_a_mapped_file_are_no_growth(tmp_path):
     build = rss_run(tmp_path, lambda step: 300 + step)
     counts(build, tensors=3, anonymous=0.1)

@@ -70,6 +70,14 @@ def test_a_loss_spike_tells_what_jumps_with_it(tmp_path):
     [
         # hard batches of all degrees, after each of which the loss is as before
         ({102 + 9 * n: {"loss": 2 + 0.25 * 1.35**n} for n in range(11)}, "info"),
+        # one, two or three hard samples in a batch
+        (
+            {
+                102 + 4 * n: {"loss": 3.2 + 1.2 * (n % 3 == 0) + 1.2 * (n % 7 == 0)}
+                for n in range(24)
+            },
+            "info",
+        ),
         # some that lie far beyond all others
         ({102 + 9 * n: {"loss": 7 + 0.1 * n} for n in range(11)}, "medium"),
         # a step that went too far, and its way back
@@ -202,6 +210,15 @@ def test_always_clipped(tmp_path, max_norm, state, severity):
 def test_a_learning_rate_of_zero(tmp_path):
     zero = found(trained(tmp_path, lr=lambda step: max(0.0, 1e-3 * (1 - step / 200))))["NU06"]
     assert "since step 200" in zero.title and zero.severity == "high"
+
+
+def test_a_schedule_that_is_stepped_twice_an_update_has_the_line_that_does(tmp_path):
+    build = trained(tmp_path, lr=lambda step: max(0.0, 1e-3 * (1 - step / 200)))
+    twice = {"rate_steps": 2.0, "rate_stepped_at": ["train.py:44", "train.py:90"]}
+    build.event("checkup", rank=0, pid=1, step=250, alike=1, lr_max=0.0, **twice)
+    zero = found(build)["NU06"]
+    assert zero.site == "train.py:44" and "once for each rank" in zero.fix
+    assert "2.0 times an update, by train.py:44 and train.py:90" in zero.evidence
 
 
 @pytest.mark.parametrize(

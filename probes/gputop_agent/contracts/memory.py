@@ -6,7 +6,7 @@ from gputop_agent.contracts.kinds import NEEDED, Amount, Count, Line, Step, Whol
 
 
 class Tensors(TypedDict, total=False):
-    """Live tensors; each time memory has grown by 48 MB or doubled its growth, at most 6, and up to
+    """Live tensors; each time memory has grown by 24 MB or doubled its growth, at most 6, and up to
     3 times while there is more in Python's memory or on the C heap with each step.
     """
 
@@ -17,6 +17,10 @@ class Tensors(TypedDict, total=False):
     with_graph: Annotated[Whole, NEEDED]
     graph_kind: Line
     """What made most of them, and their shape."""
+    risen_bytes: Whole
+    """Memory since step 20; where the C library tells how much of it is in use."""
+    in_use_bytes: Whole
+    """How much more of it is in use, in Python's blocks and on the C heap."""
     chain_nodes: Whole
     """Of one tensor's graph that goes back to before the last count: nodes since then."""
     chain_steps: Whole

@@ -5,7 +5,7 @@ from.
 from typing import Annotated, TypedDict
 
 from gputop_agent.contracts.host import SiteFacts
-from gputop_agent.contracts.kinds import NEEDED, Line, OfClass, Real, Scalar, Step, Whole
+from gputop_agent.contracts.kinds import NEEDED, Amount, Line, OfClass, Real, Scalar, Step, Whole
 
 
 class CheckupEvent(TypedDict, total=False):
@@ -42,6 +42,10 @@ class CheckupEvent(TypedDict, total=False):
     """Where that is as good as 0, or ranks may have others: the only place in the user's files that
     sets ``group["lr"]``.
     """
+    rate_steps: Amount
+    """Calls of its schedule's ``step`` an update, where they are 1.5 or more."""
+    rate_stepped_at: list[Line]
+    """The lines that do it, those first that call it themselves."""
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]

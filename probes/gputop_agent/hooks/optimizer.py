@@ -14,13 +14,14 @@ from gputop_agent.timing import activation, clock, device, events, roots, sampli
 from gputop_agent.timing.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import built_places, checkup, layers, numerics
+from gputop_agent.watchers import built_places, checkup, layers, numerics, rate_steps
 
 
 def install(torch):
     """Register the hooks; they see every subclass of ``torch.optim.Optimizer``."""
     module = sys.modules["torch.optim.optimizer"]
     built_places.install(module, sys.modules["torch.optim.lr_scheduler"])
+    rate_steps.install(sys.modules["torch.optim.lr_scheduler"])
     for register, hook in (
         (module.register_optimizer_step_pre_hook, before_step),
         (module.register_optimizer_step_post_hook, after_step),

@@ -32,6 +32,7 @@ from gputop_agent.watchers import (
     gradients,
     growth,
     habits,
+    rate_steps,
     reseeding,
     tracers,
     training_mode,
@@ -280,6 +281,7 @@ def _look_at_missing(optimizer):
     current.findings["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
+    current.findings.update(rate_steps.of(optimizer))
     _note_resting(optimizer)
     current.findings.update(frozen_groups.fields(optimizer))
     low = [

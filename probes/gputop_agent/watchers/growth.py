@@ -22,7 +22,7 @@ from gputop_agent.timing import memory, roots
 from gputop_agent.watchers import collections_kept, graph_chain, keepers
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
-RISE_BYTES, RISE_AGAIN_BYTES = 48 << 20, 12 << 20
+RISE_BYTES, RISE_AGAIN_BYTES = 24 << 20, 12 << 20
 MAX_LOOKS = 6
 # a pass that took longer is the last one, but one count alone would say nothing
 MAX_LOOK_NS = 50_000_000
@@ -31,6 +31,7 @@ BLOCK_STEPS = (100, 150, 280, 500)
 BETWEEN_STEPS = 80
 BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.1
 HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
+BLOCK_BYTES = 64  # of one of Python's, in the mean
 MIN_PILE = 60  # tensors that are alive
 PILED_EVERY = 8  # steps: what is kept more rarely is no pile yet
 
@@ -49,6 +50,7 @@ class NextCount:
         self.keeper = keepers.GrowingContainer()
         self.collections = collections_kept.GrowingCollection()
         self.counted_step = 0
+        self.in_use = (-1, 0)  # bytes of the heap and Python's blocks when memory was ``base``
 
 
 current = NextCount()
@@ -61,6 +63,7 @@ def due(step):
         return False
     if current.base < 0:
         current.base, current.next_bytes = used, used + RISE_BYTES
+        current.in_use = heap.in_use(), _blocks()
     return used >= current.next_bytes or _may_keep_graphs(step)
 
 
@@ -70,10 +73,7 @@ def _may_keep_graphs(step):
         BLOCK_STEPS[current.asked], current.next_ask
     ):
         return False
-    blocks = 0
-    if hasattr(sys, "getallocatedblocks"):
-        blocks = sys.getallocatedblocks()
-    heap_bytes = heap.allocated_bytes()
+    blocks, heap_bytes = _blocks(), heap.allocated_bytes()
     current.asked, current.next_ask = current.asked + 1, step + BETWEEN_STEPS
     if current.asked == 1:
         current.blocks, current.heap_bytes, current.first_step = blocks, heap_bytes, step
@@ -83,6 +83,23 @@ def _may_keep_graphs(step):
     steps = step - current.first_step
     more_blocks = blocks - current.blocks >= BLOCKS_A_STEP * steps
     return more_blocks or heap_bytes - current.heap_bytes >= HEAP_BYTES_A_STEP * steps
+
+
+def _blocks():
+    """Blocks that Python has handed out; 0 where it does not say."""
+    return sys.getallocatedblocks() if hasattr(sys, "getallocatedblocks") else 0
+
+
+def _risen(used):
+    """By how much memory has risen since the first steps, and how much more of it is in use; empty
+    where that is not known.
+    """
+    heap_before, blocks_before = current.in_use
+    heap_bytes = heap.in_use() if heap_before >= 0 else -1
+    if heap_bytes < 0:
+        return {}
+    more = heap_bytes - heap_before + BLOCK_BYTES * (_blocks() - blocks_before)
+    return {"risen_bytes": max(0, used - current.base), "in_use_bytes": max(0, more)}
 
 
 def reset():
@@ -137,6 +154,7 @@ def count():
         tensors=len(all_tensors),
         with_graph=len(with_graph),
         graph_kind=max(graphs, key=lambda kind: graphs[kind], default=""),
+        **_risen(used),
         **chain,
         **kept,
         **collects,

@@ -40,7 +40,7 @@ _OF_EACH_ERROR = {
 _SPREADS = ("SubBackward0", "RsubBackward1", "ExpandBackward0")
 _WEIGH = ("MulBackward0", "DivBackward0")
 _JOINS = {"AddBackward0", "SubBackward0", "MinimumBackward0", "MaximumBackward0"}
-MAX_BEFORE_ERRORS = 16
+MAX_BEFORE_ERRORS = 48  # of a loss of several terms, all of which are gone through
 _BEFORE_ERRORS = _OF_EACH_ERROR | graph_nodes.SAME_VALUES | {*_SPREADS, *_WEIGH, "NegBackward0"}
 
 

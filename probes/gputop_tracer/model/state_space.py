@@ -26,6 +26,31 @@ WITHOUT = (
 )
 
 
+FAMILIES = (
+    "bamba",
+    "falcon_h1",
+    "falcon_mamba",
+    "granitemoehybrid",
+    "jamba",
+    "mamba",
+    "mamba2",
+    "nemotron_h",
+    "zamba",
+    "zamba2",
+)
+"""Models of transformers with such layers, as their modules are called."""
+
+
+def replace(module: Any) -> bool:
+    """Compute the layers of a module of transformers by the kernels from now on; whether it calls
+    any.
+    """
+    found = [name for name in _BY_KERNEL if hasattr(module, name)]
+    for name in found:
+        setattr(module, name, _BY_KERNEL[name])
+    return bool(found)
+
+
 def are_in(model: nn.Module) -> bool:
     """Whether a model has layers whose kernels are known here."""
     return bool(_replaceable(model))
@@ -35,8 +60,8 @@ def are_in(model: nn.Module) -> bool:
 def kernels(model: nn.Module) -> Iterator[None]:
     """While it is on, layers of the model's own kind are computed by the kernels."""
     before = _replaceable(model)
-    for module, name in before:
-        setattr(module, name, _BY_KERNEL[name])
+    for module, _name in before:
+        replace(module)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List
 
 import torch
 
-from gputop_tracer.model import hf
+from gputop_tracer.model import hf, state_space
 
 from .after_import import after_import
 from .fake import Fakes
@@ -59,7 +59,17 @@ def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
         "pytorch_lightning.trainer.trainer": _plain_trainer,
         "pyarrow": _map_where_it_lies,
     }
+    for name in state_space.FAMILIES:
+        wanted[f"transformers.models.{name}.modeling_{name}"] = _by_kernels(note)
     after_import(wanted)
+
+
+def _by_kernels(note: Note) -> Callable[[Any], Any]:
+    def replace(module: Any) -> None:
+        if state_space.replace(module):
+            note(state_space.NOTE)
+
+    return replace
 
 
 def _load_data_here() -> None:

@@ -40,6 +40,16 @@ MIN_CHAIN_STEPS, MIN_CHAIN_NODES = 50, 10
 """Over so many steps, and by so many nodes, a tensor's graph goes back at least, to be kept and not
 of this step.
 """
+IN_USE, COUNTED = 0.35, 0.4
+"""Part of a growth that is in use at least, for something to be kept; and the part of it that has
+to have been counted for that.
+"""
+NAMED_BYTES, NAMED_SHARE, GOES_ON = 24 << 20, 0.5, 0.3
+"""More that is in use, and the part of the rise that it is, for what a name is known of; and the
+part of this rate that must last to the end.
+"""
+ALIKE = 0.5
+"""Part of one rank's growth that the others must have, for it to be no matter of that rank."""
 ANONYMOUS = 0.3
 """Part of a growth with no file behind it: a mapped data set's pages can be dropped."""
 
@@ -71,7 +81,9 @@ class Kept:
     f"{percent(MIN_GROWTH_SHARE)}, steadily: Mann-Kendall p < {SURE_P:g} on minima of windows of "
     "time; or one more tensor with a graph stays alive with every second step or more, with every "
     "tenth where what keeps it is known; or a "
-    "tensor's graph goes back over the steps since the count before, 50 or more",
+    "tensor's graph goes back over the steps since the count before, 50 or more; or "
+    f"{NAMED_BYTES >> 20} MB more are in use on a CPU, at two counts and on to the end, and a "
+    "container of tensors that has grown by as much is known (medium)",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME04", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
@@ -91,7 +103,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     """The training keeps tensors that it should let go."""
     growths = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
     if not growths:
-        return _small_leak(view, spec) or _chained(view, spec)
+        return _small_leak(view, spec) or _chained(view, spec) or _named(view, spec, "kept_in")
     rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "memory"
@@ -329,15 +341,18 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     cause="memory",
     trigger=f"resident memory, or that of a loader's workers together, rises by more than "
     f"{MIN_GROWTH_BYTES >> 20} MB and {percent(MIN_GROWTH_SHARE)}, steadily (Mann-Kendall p < "
-    f"{SURE_P:g} on minima of windows), and no file lies behind it",
+    f"{SURE_P:g} on minima of windows), and no file lies behind it; or {NAMED_BYTES >> 20} MB more "
+    "are in use, at two counts and on to the end, and a collection that has grown by as much is "
+    "known (medium)",
     fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads="steps.rss_bytes, loader_worker.memory_bytes, host memory and its limit",
     silent=(
         "fewer than seven windows; growth for less than 2 s (20 s where "
-        "backward(create_graph=True) was seen), or most of which is one jump; a file that is mapped"
+        "backward(create_graph=True) was seen), or most of which is one jump; a file that is "
+        f"mapped; an info where less than {percent(IN_USE)} of it is in use by glibc's own account"
     ),
-    traps="page cache, which the kernel gives back",
+    traps="page cache, which the kernel gives back; freed pieces that the C library keeps",
     seen_on=CPU,
 )
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
@@ -348,8 +363,14 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         if (growth_ := rank_growth(view, rank, "rss_bytes"))
     }
     grown = {rank: growth_ for rank, growth_ in grown.items() if not _from_files(view, rank)}
+    in_use = {
+        rank: growth_ for rank, growth_ in grown.items() if not _is_freed(view, rank, growth_)
+    }
+    if grown and not in_use:
+        return _in_workers(view, spec) or _freed_pieces(view, spec, grown)
+    grown = in_use
     if not grown:
-        return _in_workers(view, spec)
+        return _in_workers(view, spec) or _named(view, spec, "grown_in")
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
     a_step = per_step(view, growth)
     left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
@@ -381,11 +402,130 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
                 needs=(LOADER,),
             ),
         ),
-        rank=rank if len(grown) == 1 else everybody(view),
+        rank=_whose(view, rank, grown),
         site=_filled_at(view, rank),
         confidence=1 - growth.p,
         proof=growth.proof(
             a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")
+        ),
+    )
+
+
+def _whose(view: RunView, rank: int, grown: Mapping[int, Growth]) -> int | None:
+    """The rank whose memory grows; of all where others do, or where that of the others has risen
+    by half as much at least, though not as steadily.
+    """
+    risen = {
+        other: float(sizes[-1] - sizes[len(sizes) // 4])
+        for other in spread(view.ranks)
+        if len(sizes := view.per_rank[other].rows["rss_bytes"]) and (sizes > 0).all()
+    }
+    alone = len(grown) == 1 and all(
+        more < ALIKE * risen[rank] for other, more in risen.items() if other != rank
+    )
+    return rank if alone and rank in risen else everybody(view)
+
+
+def _named(view: RunView, spec: Spec, holder: str) -> Finding | None:
+    """What has a name and grows by less than a rise of all memory takes to be sure: more and more
+    is in use at two counts, and it goes on to the end.
+    """
+    pairs = {rank: pair for rank in spread(view.ranks) if (pair := _more_in_use(view, rank))}
+    named = {rank: pair for rank, pair in pairs.items() if pair[1].get(holder)}
+    if not named:
+        return None
+    rank, (first, last) = max(named.items(), key=lambda item: item[1][1]["in_use_bytes"])
+    name, site = last[holder], last.get(holder.replace("_in", "_site"))
+    steps, more = last["step"] - first["step"], last["in_use_bytes"] - first["in_use_bytes"]
+    source = f"tensors events, rank {rank}"
+    return spec.make(
+        severity="medium",
+        title=f"{name} gets longer with the steps: {more / steps / 1e6:.2f} MB a step",
+        evidence=f"{last['in_use_bytes'] / 1e6:,.0f} MB more than at step 20 are in use at step "
+        f"{last['step']}, {first['in_use_bytes'] / 1e6:,.0f} MB at step {first['step']}, by the C "
+        f"library's account, and memory rises on to the end; {name} is what has grown by as much"
+        + (f", filled at {site}" if site else ""),
+        fix=f"keep less in {name}, such as the newest few; of tensors keep numbers: loss.item()",
+        rank=rank if len(pairs) == 1 and len(view.ranks) > 1 else everybody(view),
+        site=site or None,
+        confidence=0.9,
+        proof=Proof(
+            statistic="bytes that are in use beyond those of step 20",
+            value=last["in_use_bytes"] / 1e6,
+            threshold=NAMED_BYTES / 1e6,
+            unit="MB",
+            formula="mallinfo2's uordblks and hblkhd, and 64 bytes a block of Python's; at least "
+            "half of what resident memory rose by",
+            inputs=(
+                Input("first count", first["in_use_bytes"] / 1e6, "MB", source),
+                Input("last count", last["in_use_bytes"] / 1e6, "MB", source),
+                Input("steps between", steps, "", source),
+            ),
+        ),
+    )
+
+
+def _more_in_use(view: RunView, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """The first and the last count of memory that is in use, where it grows and goes on to grow;
+    None: it does not, or nobody can tell.
+    """
+    counts = [one for one in told(view, "tensors").get(rank, []) if "in_use_bytes" in one]
+    rows = view.per_rank[rank].rows
+    if len(counts) < 2 or (rows["allocated_bytes"][-1:] > 0).any():
+        return None
+    first, last = counts[0], counts[-1]
+    steps, more = last["step"] - first["step"], last["in_use_bytes"] - first["in_use_bytes"]
+    if last["in_use_bytes"] < max(NAMED_BYTES, NAMED_SHARE * last["risen_bytes"]):
+        return None
+    if steps <= 0 or more <= 0 or _waits_for_collector(last):
+        return None
+    after = rows[rows["step"] > last["step"]]
+    expected = more / steps * float(after["n_steps"].sum())
+    if expected <= NAMED_BYTES / 4:
+        return first, last
+    came = float(np.percentile(after["rss_bytes"], 90)) - last["memory_bytes"]
+    return (first, last) if came >= GOES_ON * expected else None
+
+
+def _is_freed(view: RunView, rank: int, growth: Growth) -> bool:
+    """Whether little of what memory has risen by is in use, and nothing is known to keep more."""
+    counts = told(view, "tensors").get(rank, [])
+    if not counts or "in_use_bytes" not in counts[-1] or any(map(counts[-1].get, _HOLDERS)):
+        return False
+    on_gpu = bool((view.per_rank[rank].rows["allocated_bytes"][-1:] > 0).any())
+    risen = counts[-1]["risen_bytes"]
+    counted_enough = risen >= COUNTED * (growth.last_bytes - growth.first_bytes)
+    is_kept = counts[-1]["in_use_bytes"] >= IN_USE * risen or _kept(view, rank) is not None
+    return not on_gpu and counted_enough and not is_kept
+
+
+def _freed_pieces(view: RunView, spec: Spec, grown: Mapping[int, Growth]) -> Finding:
+    """Memory that the C library holds back, as where batches have many sizes."""
+    rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
+    count = told(view, "tensors")[rank][-1]
+    risen, in_use = count["risen_bytes"] / 1e6, count["in_use_bytes"] / 1e6
+    source = f"tensors event of step {count['step']}, rank {rank}"
+    return spec.make(
+        severity="info",
+        title=f"host memory of rank {rank} grows, but little more of it is in use",
+        evidence=f"resident memory rose by {risen:,.0f} MB from step 20 to step {count['step']}, "
+        f"and {in_use:,.0f} MB more are in use by glibc's account: the rest are freed pieces that "
+        "do not fit what is asked for next, as where batches have many sizes",
+        fix="nothing to mend while memory is enough; else batches of few sizes, or another "
+        "allocator: jemalloc by LD_PRELOAD",
+        rank=rank if len(grown) == 1 else everybody(view),
+        confidence=0.8,
+        proof=Proof(
+            statistic="bytes more in use / bytes that resident memory rose by",
+            value=in_use / risen,
+            threshold=IN_USE,
+            unit="",
+            formula="in use: mallinfo2's uordblks and hblkhd, and 64 bytes a block of Python's",
+            inputs=(
+                Input("risen", risen, "MB", source),
+                Input("in use", in_use, "MB", source),
+                Input("growth per second", growth.bytes_per_s / 1e6, "MB/s", growth.column),
+            ),
         ),
     )
 

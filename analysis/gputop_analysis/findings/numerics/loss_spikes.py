@@ -242,8 +242,10 @@ step after it may keep.
 """
 AROUND = 15
 """Losses whose median is the level of the one in their middle."""
-A_GAP = 0.02
-"""How seldom a tail of one kind has such a gap for two kinds to be likelier."""
+A_GAP, APART = 0.02, 2.5
+"""How seldom a tail of one kind has such a gap for two kinds to be likelier; and the factor below
+which there is none: batches with one, two or three hard samples lie apart by up to two.
+"""
 
 
 def _scatters_as_far(losses: Array, spikes: Array, worst: int) -> bool:
@@ -278,9 +280,12 @@ def _gap(tail: Array, jumps: int) -> float:
     In a Pareto tail i log(x_i / x_i+1) are exponential and independent (Renyi, 1953), i counting
     from the largest.
     """
-    spacings = np.arange(1, len(tail)) * np.log(tail[:-1] / tail[1:])
-    candidates = spacings[:jumps]
+    factors = tail[:-1] / tail[1:]
+    spacings = np.arange(1, len(tail)) * np.log(factors)
+    candidates = np.where(factors < APART, 0.0, spacings)[:jumps]
     widest = int(np.argmax(candidates))
+    if not candidates[widest]:
+        return 1.0
     others = float(np.delete(spacings, widest).mean())
     if others <= 0:
         return 0.0

@@ -210,6 +210,15 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             "the schedule is shorter than the run, or is stepped once a batch where it counts "
             "epochs: set its total steps to the run's, and a floor above 0"
         )
+        often, lines = _stepped_often(view, rank)
+        if often:
+            before += (
+                f"; the schedule goes on {often:.1f} times an update, by {' and '.join(lines)}"
+            )
+            fix = (
+                "step the schedule once an update, or give it as many more steps in all: "
+                "accelerate steps a prepared one once for each rank"
+            )
         if gone.peak <= 0:
             fix = _never_stepped(Facts(view, rank))
         if gone.now < 0:
@@ -226,7 +235,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             f"{gone.limit:.0e} of the largest; " + before,
             fix=fix,
             rank=everybody(view),
-            site=schedule_site(view, rank),
+            site=lines[0] if lines else schedule_site(view, rank),
             proof=Proof(
                 statistic="steps at the end with a learning rate of at most "
                 f"2^{math.log2(gone.limit):.0f} of the largest",
@@ -243,6 +252,16 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _resting(view, spec) or _misordered(view, spec)
+
+
+def _stepped_often(view: RunView, rank: int) -> tuple[float, list[str]]:
+    """How often an update's schedule is stepped, and by which lines; 0 where it is as it should
+    be.
+    """
+    for look in reversed(told(view, "checkup").get(rank, ())):
+        if look.get("rate_steps"):
+            return float(look["rate_steps"]), list(look.get("rate_stepped_at") or ())
+    return 0.0, []
 
 
 def _never_stepped(run: Facts) -> str:

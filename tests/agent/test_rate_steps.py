@@ -1,0 +1,57 @@
+"""How often a schedule is stepped, and by which lines."""
+
+import pytest
+import torch
+
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import rate_steps
+
+
+@pytest.fixture
+def schedule(monkeypatch):
+    """An optimizer and its schedule; the guest counts from step 1 on."""
+    rate_steps.reset()
+    monkeypatch.setattr(session, "step", 1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    yield optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    rate_steps.reset()
+
+
+def stepped(schedule, updates, times):
+    for _ in range(updates):
+        for _ in range(times):
+            rate_steps.before((schedule,), {})
+        session.step += 1
+    session.step -= 1
+
+
+@pytest.mark.parametrize(("times", "told"), [(1, None), (2, 2.0), (4, 4.0)])
+def test_a_schedule_goes_on_once_an_update(schedule, times, told):
+    optimizer, rate = schedule
+    stepped(rate, 30, times)
+    assert rate_steps.of(optimizer).get("rate_steps") == told
+
+
+def test_few_calls_and_other_optimizers_say_nothing(schedule):
+    optimizer, rate = schedule
+    stepped(rate, 5, 2)
+    assert rate_steps.of(optimizer) == {}
+    stepped(rate, 30, 2)
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    assert rate_steps.of(other) == {} and rate_steps.of(optimizer)
+
+
+def test_the_constructor_takes_no_step(schedule, monkeypatch):
+    _, rate = schedule
+    monkeypatch.setattr(rate, "_step_count", 0)
+    rate_steps.before((rate,), {})
+    assert rate_steps._schedules.get(rate) is None
+
+
+def test_lines_that_call_it_themselves_come_first(schedule):
+    optimizer, rate = schedule
+    stepped(rate, 30, 2)
+    calls = rate_steps._schedules.get(rate)
+    calls.lines.clear()
+    calls.lines.update({("train.py:9", False): 30, ("train.py:44", True): 30})
+    assert rate_steps.of(optimizer)["rate_stepped_at"] == ["train.py:44", "train.py:9"]
