@@ -52,6 +52,7 @@ def test_lines_that_call_it_themselves_come_first(schedule):
     optimizer, rate = schedule
     stepped(rate, 30, 2)
     calls = rate_steps._schedules.get(rate)
+    assert calls is not None
     calls.lines.clear()
     calls.lines.update({("train.py:9", False): 30, ("train.py:44", True): 30})
     assert rate_steps.of(optimizer)["rate_stepped_at"] == ["train.py:44", "train.py:9"]

@@ -677,6 +677,19 @@ def test_replicas_whose_updates_no_sum_comes_before(tmp_path, iterations, is_tol
     assert ("no_sync()" in differ.fix.split(";")[0] and "last backward" in differ.fix) is is_told
 
 
+@pytest.mark.parametrize(
+    ("at", "site"), [("train.py:31", "train.py:31"), ("", "train.py:40"), (None, None)]
+)
+def test_replicas_whose_last_backward_is_inside_no_sync(tmp_path, at, site):
+    build = trained(tmp_path, steps=150, ranks=2)
+    more = {} if at is None else {"unsynced_at": at}
+    replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), **more)
+    build.event("checkup", rank=0, pid=1, step=20, alike=1, lr_max=1e-3, update_at="train.py:40")
+    differ = found(build)["NU09"]
+    assert differ.site == site
+    assert ("ran inside of no_sync(), at 12 of 12 looks" in differ.evidence) is (at is not None)
+
+
 def test_replicas_that_clip_their_gradients_on_one_rank(tmp_path):
     build = trained(tmp_path, steps=150, ranks=2)
     build.hello(1, world_size=2, clip={"max_norm": 0.3, "site": "train.py:30"})

@@ -56,6 +56,16 @@ CASES = (
         title="expert 0",
     ),
     Case(
+        "NU09",
+        "no_sync the wrong way round",
+        COMM,
+        {"FAULT": "last_unsynced"},
+        rank=None,
+        title="DDP replicas differ",
+        site="ranks_comm.py:",
+        alone=True,
+    ),
+    Case(
         "CR16",
         "a bucket for each layer",
         COMM,

@@ -228,6 +228,10 @@ class Replica(TypedDict, total=False):
     """There is no DDP: the ranks sum the gradients of all parameters themselves."""
     made_at: Line
     """The only line of the script that makes the model, of replicas by hand."""
+    unsynced_at: Line
+    """The last backward before the update ran inside of ``no_sync()``: the only line that calls it;
+    empty where there are several.
+    """
     joins: bool
     """DDP is under ``Join``: ranks need not make equally many updates."""
 

@@ -8,7 +8,7 @@ from gputop_agent.runtime import guard, modes
 from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import BACKWARD, FORWARD, H2D, OTHER, session
-from gputop_agent.timing import activation, batch, clock, device, events, roots, steps
+from gputop_agent.timing import activation, batch, clock, device, events, replicas, roots, steps
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
 from gputop_agent.timing.step_state import NO_GAP, open_step
 from gputop_agent.timing.steps import fold
@@ -45,6 +45,8 @@ def before_backward(args, kwargs):
         checkup.before_backward(args, kwargs)
     sentinel.unseen += 1
     open_step.backwards += 1
+    if session.ddp:
+        replicas.backward_begins()
     totals[MICRO_BATCHES] += 1
     if open_step.inputs is not None:
         _count_inputs()

@@ -37,7 +37,15 @@ class UpdatesAlone:
         self.count: "int | None" = None
 
 
+class LastBackward:
+    """Of the step that is going on."""
+
+    def __init__(self):
+        self.sums: "bool | None" = None  # whether DDP sums its gradients; None: not seen
+
+
 alone = UpdatesAlone()
+last_backward = LastBackward()
 _waiting = []  # (update, facts, values) whose sums are on their way from a device
 
 
@@ -45,6 +53,12 @@ def begin():
     """Look at boundaries from now on."""
     if on_boundary not in session.boundary_listeners:
         session.boundary_listeners.append(on_boundary)
+
+
+def backward_begins():
+    """Whether it is outside of ``no_sync()``: the last one before an update has to be."""
+    module = _ddp()
+    last_backward.sums = getattr(module, "require_backward_grad_sync", None)
 
 
 def found():
@@ -74,6 +88,7 @@ def on_boundary(step, t_end_ns):
         update in FIRST or update - 1 in FIRST or (update % PERIOD < 2 and update > 1)
     ) and late.may_look():
         steps.book_agent_time(_look, update)
+    last_backward.sums = None
 
 
 def _look(update):
@@ -81,6 +96,8 @@ def _look(update):
     if session.ddp:
         replica = [parameter for parameter in _parameters() if late.is_plain(parameter)]
         facts = {"group": _ddp_group_size()}
+        if last_backward.sums is False:
+            facts["unsynced_at"] = source.place_matching(r"\.no_sync\(|_grad_sync *=") or ""
     else:
         replica = outside if _are_summed(outside) else []
         facts = {"group": session.world_size, "by_hand": True, "made_at": _model_line()}
@@ -138,6 +155,7 @@ def _edits(names):
 def reset():
     """In a forked child."""
     alone.__init__()
+    last_backward.__init__()
     del _waiting[:]
 
 

@@ -15,6 +15,7 @@ import gc
 import sys
 from collections import Counter
 from time import monotonic_ns
+from typing import Any
 
 from gputop_agent.runtime import heap, source, transport
 from gputop_agent.runtime.session import session
@@ -50,7 +51,8 @@ class NextCount:
         self.keeper = keepers.GrowingContainer()
         self.collections = collections_kept.GrowingCollection()
         self.counted_step = 0
-        self.in_use = (-1, 0)  # bytes of the heap and Python's blocks when memory was ``base``
+        # bytes of the heap and Python's blocks when memory was ``base``
+        self.in_use: Any = (-1, 0)
 
 
 current = NextCount()

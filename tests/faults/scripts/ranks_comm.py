@@ -28,7 +28,7 @@ STEPS = {
     "experts": 260,
     "clean_experts": 260,
 }.get(FAULT, 120)
-MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
+MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync", "last_unsynced") else 1
 WIDTH = {"accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
 LAYERS = {"small_buckets": 10}.get(FAULT, 2)
 LINK_S = {"slow_link": 0.02, "clean_no_sync": 0.001}.get(FAULT, 0.015)
@@ -68,8 +68,11 @@ def slow_link(_, bucket):
 
 def update(model, optimizer):
     for micro in range(MICRO_BATCHES):
-        last = micro == MICRO_BATCHES - 1
-        with model.no_sync() if FAULT == "clean_no_sync" and not last else contextlib.nullcontext():
+        if FAULT == "clean_no_sync":
+            alone = micro < MICRO_BATCHES - 1
+        else:
+            alone = FAULT == "last_unsynced" and micro > 0
+        with model.no_sync() if alone else contextlib.nullcontext():
             model(torch.randn(4, WIDTH)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
