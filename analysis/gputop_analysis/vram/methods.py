@@ -1,4 +1,6 @@
-"""Ways to train after pre-training, by the names of TRL's trainers, in an estimate's options."""
+"""Ways to train after pre-training, by the names of TRL's trainers and Sentence Transformers', in an
+estimate's options.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ class Method(NamedTuple):
     reference: bool = False
     """A frozen copy of the model; with adapters it is the model without them."""
     server_share: float = 0.0
+    has_logits: bool = True
+    """Whether the loss is over a vocabulary."""
 
 
 METHODS: Mapping[str, Method] = {
@@ -28,17 +32,21 @@ METHODS: Mapping[str, Method] = {
     "simpo": Method(sequences=2),
     "cpo": Method(sequences=2),
     "kto": Method(reference=True),
+    "reward": Method(sequences=2, has_logits=False),
+    "contrastive": Method(sequences=2, has_logits=False),
     "grpo": Method(server_share=SERVER_SHARE),
     "ppo": Method(roles=("critic", "reference", "reward")),
 }
 """DPO (Rafailov et al. 2023), ORPO (Hong et al. 2024), SimPO (Meng et al. 2024), CPO (Xu et al.
-2024), KTO (Ethayarajh et al. 2024), GRPO (Shao et al. 2024; TRL's has no reference by default),
+2024), KTO (Ethayarajh et al. 2024), a reward model on pairs (Ouyang et al. 2022), embeddings of a
+question and a passage with the others of the batch as negatives (Karpukhin et al. 2020), GRPO (Shao et al. 2024; TRL's has no reference by default),
 PPO (Ouyang et al. 2022).
 """
 
 
 def options_of(name: str, micro_batch: int, adapters: bool) -> dict[str, Any]:
-    """What a method is in options of an estimate.
+    """What a method is in options of an estimate. Where no loss is over a vocabulary, logits are
+    never whole; a head that the model has is counted all the same.
 
     Args:
         name: of ``METHODS``.
@@ -56,4 +64,6 @@ def options_of(name: str, micro_batch: int, adapters: bool) -> dict[str, Any]:
         values["roles"] = roles
     if method.server_share:
         values["server_share"] = method.server_share
+    if not method.has_logits:
+        values["loss"] = "fused"
     return values

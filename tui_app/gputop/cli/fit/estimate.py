@@ -122,8 +122,6 @@ def _take_factory(options: argparse.Namespace) -> None:
         options.model, options.script = options.script, None
 
 
-_TRACED_ONLY = ("--contrastive",)
-"""What people ask for and a trace of the script alone answers."""
 _SAID_OTHERWISE = {
     "--galore": "--optimizer galore",
     "--gptq": "frozen weights in 4 bits, with adapters, are --quant gptq --lora",
@@ -139,9 +137,7 @@ def parser() -> Parser:
     parser = Parser(
         "estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE
     )
-    parser.instead = _SAID_OTHERWISE | dict.fromkeys(
-        _TRACED_ONLY, "no formula covers it: `gputop estimate train.py` traces the script"
-    )
+    parser.instead = _SAID_OTHERWISE
     parser.add_argument(
         "script",
         nargs="?",

@@ -57,9 +57,9 @@ def add_options(parser: Parser) -> None:
     short.add_argument(
         "--method",
         choices=tuple(METHODS),
-        help="of training: dpo, orpo, simpo and cpo take a pair as two sequences, dpo and kto a "
-        "reference model unless adapters are trained, ppo three models, grpo a server beside it "
-        f"(--server-share {SERVER_SHARE})",
+        help="of training: dpo, orpo, simpo, cpo, reward and contrastive take a pair as two "
+        "sequences, the last two without logits; dpo and kto a reference model unless adapters "
+        f"are trained; ppo three models; grpo a server beside it (--server-share {SERVER_SHARE})",
     )
     for name in METHODS:
         short.add_argument(
