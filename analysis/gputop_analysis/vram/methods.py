@@ -1,5 +1,5 @@
-"""Ways to train after pre-training, by the names of TRL's trainers and Sentence Transformers', in an
-estimate's options.
+"""Ways to train after pre-training, by the names of the trainers of TRL and Sentence Transformers, in
+an estimate's options.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ METHODS: Mapping[str, Method] = {
 }
 """DPO (Rafailov et al. 2023), ORPO (Hong et al. 2024), SimPO (Meng et al. 2024), CPO (Xu et al.
 2024), KTO (Ethayarajh et al. 2024), a reward model on pairs (Ouyang et al. 2022), embeddings of a
-question and a passage with the others of the batch as negatives (Karpukhin et al. 2020), GRPO (Shao et al. 2024; TRL's has no reference by default),
-PPO (Ouyang et al. 2022).
+question and a passage with the others of the batch as negatives (Karpukhin et al. 2020), GRPO
+(Shao et al. 2024; TRL's has no reference by default), PPO (Ouyang et al. 2022).
 """
 
 
