@@ -1,5 +1,5 @@
-"""Ways to train after pre-training, by the names of the trainers of TRL and Sentence Transformers, in
-an estimate's options.
+"""Ways to train after pre-training, by the names of the trainers of TRL and Sentence Transformers,
+in an estimate's options.
 """
 
 from __future__ import annotations
