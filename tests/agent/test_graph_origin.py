@@ -132,3 +132,25 @@ def test_an_infinite_weight_of_a_loss_goes_into_the_product():
     weight = torch.tensor([[1.0], [float("inf")], [1.0], [1.0]])
     origin = Graph((weight * (out - 1) ** 2).mean()).origin()
     assert origin.unowned is not None and origin.name == "mul"
+
+
+def test_of_tables_side_by_side_the_one_whose_weights_are_not_finite_is_to_blame():
+    """The others' rows are copied from finite tables; a bag's places say nothing of its values."""
+    first, second = torch.nn.Embedding(10, 4), torch.nn.Embedding(10, 4)
+    bag = torch.nn.EmbeddingBag(10, 4, mode="sum")
+    weights = torch.ones(6)
+    weights[2] = float("nan")
+    some, places = torch.arange(2), torch.arange(6)
+    bagged = bag(places, torch.tensor([0, 3]), per_sample_weights=weights)
+    joined = torch.cat([first(some), second(some), bagged], 1)
+    origin = Graph(torch.nn.Linear(12, 3)(joined).square().mean()).origin()
+    assert origin.name == "embedding_bag" and bool(origin.unowned.isnan().any())
+
+
+def test_a_table_that_is_not_finite_itself_is_found_beside_others():
+    first, second = torch.nn.Embedding(10, 4), torch.nn.Embedding(10, 4)
+    with torch.no_grad():
+        second.weight[1] = float("nan")
+    joined = torch.cat([first(torch.arange(3)), second(torch.arange(3))], 1)
+    origin = Graph(torch.nn.Linear(8, 3)(joined).square().mean()).origin()
+    assert origin.given is False and origin.name in ("accumulate_grad", "embedding")

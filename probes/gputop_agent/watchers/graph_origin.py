@@ -50,6 +50,8 @@ _SAME_VALUES = (
     "t transpose permute expand view reshape reshape_alias unsafe_view alias slice unsqueeze "
     "squeeze clone neg select"
 ).split()
+#: finite where all that they take is, beside places and masks
+_COPIES = (*_SAME_VALUES, "embedding", "cat", "stack", "index", "index_select", "gather", "where")
 _PICKS = ("gather", "index", "index_select", "where", "masked_fill")  # give some of what they took
 #: of an infinity they give one, or NaN; what others make of one may be finite again
 _CARRY_INFINITY = (
@@ -144,8 +146,11 @@ class Graph:
             return
         finite = finite is not False  # whole numbers always are
         if _RESULTS.fullmatch(name):
-            _note_result(node, tensor, finite)
+            if tensor.is_floating_point() or tensor.is_complex():  # places say nothing of values
+                _note_result(node, tensor, finite)
             return
+        if name == "per_sample_weights" and not finite:
+            node.unowned = tensor
         position = _PLACES.get(name)
         if position is None or (name == "weight" and node.name.startswith(_TABLES)):
             return
@@ -174,6 +179,15 @@ class Graph:
             return
         if node.given is None and (bad or _is_carried(node)):
             node.given = False
+        elif node.given is None and node.name in _COPIES and self._is_all_finite(node):
+            node.given = True
+
+    def _is_all_finite(self, node):
+        """Whether all that other nodes gave it is known to be finite, and nothing else came in."""
+        givers = [self.nodes.get(child) for child in node.children if child is not None]
+        if len(givers) < len(node.children):
+            return False
+        return all(giver is not None and giver.given for giver in givers)
 
     def _judge_giver(self, node):
         """What a view has of values that are not finite, its base has too."""
