@@ -175,3 +175,20 @@ def test_a_row_a_target_and_the_second_of_two_models_are_named(
     assert found.exit_code == 0 and found.agent_errors == "", found.stderr
     (first, *_) = found.guest.of_type("nan_origin")
     assert (first["step"], first["direction"], first["layer"]) == (12, direction, layer)
+
+
+def test_a_norm_that_stays_not_finite_is_looked_into_a_few_times(monkeypatch):
+    """Each look makes objects enough to wake the garbage collector of the training."""
+    from gputop_agent.watchers import numerics
+
+    looks = []
+    monkeypatch.setattr(numerics, "watch", numerics.NumericsWatch())
+    monkeypatch.setattr(numerics, "_explain_norm", lambda: looks.append(numerics.session.step))
+    monkeypatch.setattr(numerics.steps, "book_agent_time", lambda function, *args: function(*args))
+    for step in range(100):
+        monkeypatch.setattr(numerics.session, "step", step)
+        numerics.norm_is_bad()
+    assert len(looks) == numerics.MAX_NORMS
+    numerics.watch.norms_explained, numerics.watch.is_bad = 0, True
+    numerics.norm_is_bad()
+    assert len(looks) == numerics.MAX_NORMS, "what the loss has told already"

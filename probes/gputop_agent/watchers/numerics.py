@@ -21,6 +21,7 @@ from gputop_agent.watchers.layer_slots import Observed, SlottedModules
 from gputop_agent.watchers.updates import Updates
 
 MAX_EVENTS = 5
+MAX_NORMS = 20  # that are not finite and looked into
 BURST_BACKWARDS = 2  # that are watched after a loss that is not finite
 REBUILD_STEPS = 500  # layers may have been replaced
 MANY_SKIPS = 8  # of a GradScaler in a row: a single one is its search for a scale
@@ -50,6 +51,7 @@ class NumericsWatch:
         self.updates = Updates()
         self.sent = 0
         self.explained_step = -1
+        self.norms_explained = 0
         self.skips = 0
         self.is_bad = False  # the last pass was: what follows from it is not told again
 
@@ -177,8 +179,13 @@ def _booked(function, *args):
 
 
 def norm_is_bad():
-    """A gradient norm in the CPU's memory is not finite; the weights are as they were."""
+    """A gradient norm in the CPU's memory is not finite; the weights are as they were. It stays so
+    once weights are not: then each look costs as much and tells nothing new.
+    """
+    if watch.is_bad or watch.sent >= MAX_EVENTS or watch.norms_explained >= MAX_NORMS:
+        return
     if watch.explained_step < session.step and not session.scaler_seen:
+        watch.norms_explained += 1
         steps.book_agent_time(_explain_norm)
 
 
