@@ -19,6 +19,12 @@ def of_this_file(file):
     return frames.USER if file == __file__ else frames.LIBRARY
 
 
+@pytest.fixture(autouse=True)
+def _as_long_as_it_takes(monkeypatch):
+    """A test's process has a million objects, and cores that others use."""
+    monkeypatch.setattr(keepers, "MAX_WALKS_NS", 10**11)
+
+
 class Recorder:
     """Keeps by an attribute."""
 
@@ -278,3 +284,14 @@ def test_contexts_that_a_stack_keeps_open_are_named(monkeypatch):
         assert found["kept_in"] == "whole"
         line = inspect.getsourcelines(contexts_pile_up)[1] + 3
         assert found["kept_site"].endswith(f"test_keepers.py:{line}")
+
+
+@pytest.mark.parametrize(("budget_ns", "found"), [(-1, []), (10**11, ["history"])])
+def test_a_look_goes_through_all_objects_for_a_while_only(monkeypatch, budget_ns, found):
+    """With 400,000 objects each walk takes 30 ms, which the training would wait for."""
+    monkeypatch.setattr(keepers, "MAX_WALKS_NS", budget_ns)
+    history = [torch.ones(2) for _ in range(100)]
+    walks = keepers.Walks()
+    holders = walks.referrers(history[0])
+    assert ["history" for holder in holders if holder is history] == found
+    assert walks.spent_ns > 0 or not found

@@ -33,6 +33,7 @@ BETWEEN_STEPS = 80
 BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.1
 HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
 BLOCK_BYTES = 64  # of one of Python's, in the mean
+FREED = 0.25  # part of a rise that is in use, below which nothing keeps it
 MIN_PILE = 60  # tensors that are alive
 PILED_EVERY = 8  # steps: what is kept more rarely is no pile yet
 
@@ -104,6 +105,23 @@ def _risen(used):
     return {"risen_bytes": max(0, used - current.base), "in_use_bytes": max(0, more)}
 
 
+def _is_freed(risen):
+    """Whether what memory has risen by is freed pieces, and nothing keeps it."""
+    enough = risen.get("risen_bytes", 0) >= RISE_AGAIN_BYTES
+    return enough and risen["in_use_bytes"] < FREED * risen["risen_bytes"]
+
+
+def _kept(all_tensors, with_graph, used):
+    """What keeps the tensors that pile up, or else the collection that has grown; the dear part: it
+    goes through all objects several times.
+    """
+    piled = with_graph if 2 * len(with_graph) > len(all_tensors) else all_tensors
+    kept = {}
+    if len(piled) >= max(MIN_PILE, session.step // PILED_EVERY):
+        kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
+    return kept or current.collections.look(used)
+
+
 def reset():
     """In a forked child."""
     current.__init__()
@@ -139,12 +157,8 @@ def count():
     current.counted_step = session.step
     if monotonic_ns() - began > MAX_LOOK_NS:
         current.looks = MAX_LOOKS - 1 if current.looks == 1 else MAX_LOOKS
-    piled = with_graph if 2 * len(with_graph) > len(all_tensors) else all_tensors
-    kept = {}
-    if len(piled) >= max(MIN_PILE, session.step // PILED_EVERY):
-        kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
-    if not kept:
-        kept = current.collections.look(used)
+    risen = _risen(used)
+    kept = {} if _is_freed(risen) else _kept(all_tensors, with_graph, used)
     collects = {}
     if not gc.isenabled():
         collects = {"gc_off": True, "gc_off_at": source.place_with("gc.disable(")}
@@ -156,7 +170,7 @@ def count():
         tensors=len(all_tensors),
         with_graph=len(with_graph),
         graph_kind=max(graphs, key=lambda kind: graphs[kind], default=""),
-        **_risen(used),
+        **risen,
         **chain,
         **kept,
         **collects,

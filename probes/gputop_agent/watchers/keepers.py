@@ -20,6 +20,7 @@ MIN_LENGTH = 20
 MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
 MAX_DEPTH, MAX_VISITED = 6, 400
 MAX_NS = 30_000_000
+MAX_WALKS_NS = 300_000_000  # of a look through all objects: 30 ms where libraries have 400,000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
 MAX_SHAPES = 2
 #: what follows the name of a container in a line that fills it
@@ -35,6 +36,25 @@ PILES = (list, deque, set, *_MAPS)
 _CLOSURES = CellType, FunctionType, MethodType, partial
 _FAILED = FrameType, TracebackType  # of an exception that is kept
 _BETWEEN = (tuple, list, logging.LogRecord, *_CLOSURES, *_FAILED, *_MAPS)
+
+
+class Walks:
+    """Through all objects that the collector knows, for those that refer to some."""
+
+    def __init__(self):
+        self.spent_ns = 0
+
+    def referrers(self, *things):
+        """What refers to any of the things; nothing where the walks before it took too long."""
+        if self.spent_ns > MAX_WALKS_NS:
+            return []
+        began = monotonic_ns()
+        holders = [holder for holder in gc.get_referrers(*things) if holder is not things]
+        self.spent_ns += monotonic_ns() - began
+        return holders
+
+
+walks = Walks()  # of this look
 
 
 class GrowingContainer:
@@ -58,6 +78,7 @@ class GrowingContainer:
         shapes = Counter(tensor.shape for tensor in tensors)
         more, self.shapes, is_first = shapes - self.shapes, shapes, not self.shapes
         name, length, count = "", 0, 0
+        walks.spent_ns = 0
         for shape, count in more.most_common(MAX_SHAPES):
             alike = [tensor for tensor in tensors if tensor.shape == shape]
             name, length = _most_common(alike, (tensors, alike, *beside))
@@ -103,14 +124,17 @@ def _most_common(tensors, ours):
 
     Those that only a graph holds have no container of Python's, so more are tried.
     """
-    began, names = monotonic_ns(), []
+    began, names, named = monotonic_ns(), [], {}
     begin = len(tensors) // 2  # the oldest are the model's, the newest of the present step
     for tensor in tensors[begin : begin + STRIDE * MAX_TRIED : STRIDE]:
         if len(names) == ENOUGH or monotonic_ns() - began > MAX_NS:
             break
         pile = _pile_above(tensor, ours)
-        if pile is not None:
-            names.append((_name_of(pile, ours), len(pile)))
+        if pile is None:
+            continue
+        if id(pile) not in named:
+            named[id(pile)] = _name_of(pile, ours)
+        names.append((named[id(pile)], len(pile)))
     return max(names, key=names.count, default=("", 0))
 
 
@@ -123,7 +147,7 @@ def _pile_above(thing, ours):
     long_map = None
     while depth < MAX_DEPTH and len(visited) < MAX_VISITED:
         above = []
-        for holder in gc.get_referrers(*level):
+        for holder in walks.referrers(*level):
             if id(holder) in visited or any(
                 holder is passed_over for passed_over in (level, above, *ours)
             ):
@@ -181,10 +205,10 @@ def _name_of(pile, ours):
         if value is pile:
             return name
     holders = [
-        holder for holder in gc.get_referrers(pile) if not any(holder is lists for lists in ours)
+        holder for holder in walks.referrers(pile) if not any(holder is lists for lists in ours)
     ]
     dicts = [holder for holder in holders if type(holder) is dict]
-    for owner in (*holders, *(gc.get_referrers(*dicts) if dicts else ())):
+    for owner in (*holders, *(walks.referrers(*dicts) if dicts else ())):
         is_handler = isinstance(owner, logging.Handler)
         values = getattr(owner, "__dict__", None) if is_handler or is_the_users(owner) else None
         for name, value in list(values.items()) if type(values) is dict else ():
@@ -200,7 +224,7 @@ def _name_of(pile, ours):
 def _name_of_default(holders, pile):
     """The name of a parameter of the user's whose default it is: made once, for all calls."""
     defaults = [holder for holder in holders if type(holder) in (tuple, dict)]
-    for function in gc.get_referrers(*defaults) if defaults else ():
+    for function in walks.referrers(*defaults) if defaults else ():
         if type(function) is FunctionType and _is_users_code(function.__code__):
             for name, parameter in _parameters(function):
                 if parameter.default is pile:
@@ -228,7 +252,7 @@ def _name_of_owner(holders):
     """The name of a variable of the user's that holds what has the container, as an ExitStack."""
     dicts = [holder for holder in holders if type(holder) is dict]
     owners = [holder for holder in holders if type(holder) not in PILES]
-    owners += gc.get_referrers(*dicts) if dicts else []
+    owners += walks.referrers(*dicts) if dicts else []
     for name, value in users_variables():
         if any(value is owner for owner in owners) and not inspect.ismodule(value):
             return name

@@ -411,7 +411,7 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _whose(view: RunView, rank: int, grown: Mapping[int, Growth]) -> int | None:
+def _whose(view: RunView, rank: int, grown: Mapping[int, Any]) -> int | None:
     """The rank whose memory grows; of all where others do, or where that of the others has risen
     by half as much at least, though not as steadily.
     """
@@ -430,6 +430,8 @@ def _named(view: RunView, spec: Spec, holder: str) -> Finding | None:
     """What has a name and grows by less than a rise of all memory takes to be sure: more and more
     is in use at two counts, and it goes on to the end.
     """
+    if any(rank_growth(view, rank, "rss_bytes") for rank in spread(view.ranks)):
+        return None  # told as growth of all memory
     pairs = {rank: pair for rank in spread(view.ranks) if (pair := _more_in_use(view, rank))}
     named = {rank: pair for rank, pair in pairs.items() if pair[1].get(holder)}
     if not named:
@@ -446,7 +448,7 @@ def _named(view: RunView, spec: Spec, holder: str) -> Finding | None:
         f"library's account, and memory rises on to the end; {name} is what has grown by as much"
         + (f", filled at {site}" if site else ""),
         fix=f"keep less in {name}, such as the newest few; of tensors keep numbers: loss.item()",
-        rank=rank if len(pairs) == 1 and len(view.ranks) > 1 else everybody(view),
+        rank=_whose(view, rank, pairs),
         site=site or None,
         confidence=0.9,
         proof=Proof(
