@@ -158,6 +158,15 @@ def test_freed_pieces_that_the_c_library_keeps_are_no_growth(tmp_path, in_use, s
     assert ("little more of it is in use" in growth.title) is (severity == "info")
 
 
+@pytest.mark.parametrize(("in_use", "ids"), [(20, ["ME05"]), (100, ["ME02"])])
+def test_tensors_of_a_moment_are_no_leak_where_little_is_in_use(tmp_path, in_use, ids):
+    build = rss_run(tmp_path, lambda step: 300 + step)
+    counts(build, tensors=60, risen_bytes=240 << 20, in_use_bytes=in_use << 20)
+    told = found(build)
+    assert list(told) == ids
+    assert (told[ids[0]].severity == "info") is (in_use == 20)
+
+
 @pytest.mark.parametrize(
     ("rss_mib", "in_use", "holder", "ids"),
     [

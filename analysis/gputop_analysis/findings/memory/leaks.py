@@ -40,9 +40,9 @@ MIN_CHAIN_STEPS, MIN_CHAIN_NODES = 50, 10
 """Over so many steps, and by so many nodes, a tensor's graph goes back at least, to be kept and not
 of this step.
 """
-IN_USE, COUNTED = 0.35, 0.4
-"""Part of a growth that is in use at least, for something to be kept; and the part of it that has
-to have been counted for that.
+IN_USE, IN_USE_OF_TENSORS, COUNTED = 0.35, 0.2, 0.4
+"""Part of a growth that is in use at least, for something to be kept, and where more tensors are
+alive; and the part of it that has to have been counted for that.
 """
 NAMED_BYTES, NAMED_SHARE, GOES_ON = 24 << 20, 0.5, 0.3
 """More that is in use, and the part of the rise that it is, for what a name is known of; and the
@@ -240,9 +240,9 @@ def _leak_of(view: RunView, rank: int) -> Growth | None:
     if on_gpu is not None:
         return on_gpu
     growth = rank_growth(view, rank, "rss_bytes")
-    if growth is not None and _kept(view, rank) and not _from_files(view, rank):
-        return growth
-    return None
+    if growth is None or not _kept(view, rank) or _from_files(view, rank):
+        return None
+    return None if _is_freed(view, rank, growth) else growth
 
 
 def _kept(view: RunView, rank: int) -> Kept | None:
@@ -497,7 +497,8 @@ def _is_freed(view: RunView, rank: int, growth: Growth) -> bool:
     on_gpu = bool((view.per_rank[rank].rows["allocated_bytes"][-1:] > 0).any())
     risen = counts[-1]["risen_bytes"]
     counted_enough = risen >= COUNTED * (growth.last_bytes - growth.first_bytes)
-    is_kept = counts[-1]["in_use_bytes"] >= IN_USE * risen or _kept(view, rank) is not None
+    least = IN_USE if _kept(view, rank) is None else IN_USE_OF_TENSORS
+    is_kept = counts[-1]["in_use_bytes"] >= least * risen
     return not on_gpu and counted_enough and not is_kept
 
 
