@@ -158,6 +158,20 @@ def test_freed_pieces_that_the_c_library_keeps_are_no_growth(tmp_path, in_use, s
     assert ("little more of it is in use" in growth.title) is (severity == "info")
 
 
+@pytest.mark.parametrize(("others_mib", "rank"), [(0.0, 0), (0.6, None), (1.0, None)])
+def test_growth_is_of_one_rank_where_the_others_have_none(tmp_path, others_mib, rank):
+    build = Builder(tmp_path / "r")
+    for of_rank in (0, 1):
+        build.hello(of_rank, pid=of_rank + 1, world_size=2)
+    for step in range(400):
+        for of_rank, a_step in enumerate((1.0, others_mib)):
+            jitter = 30 * (step % 3 == 0) * (of_rank == 1)  # too unsteady to be sure
+            rss = int(300 + a_step * step + jitter) << 20
+            build.step(of_rank, forward=8, backward=12, rss_bytes=rss)
+    growth = found(build)["ME05"]
+    assert growth.rank == rank
+
+
 @pytest.mark.parametrize(("in_use", "ids"), [(20, ["ME05"]), (100, ["ME02"])])
 def test_tensors_of_a_moment_are_no_leak_where_little_is_in_use(tmp_path, in_use, ids):
     build = rss_run(tmp_path, lambda step: 300 + step)

@@ -80,3 +80,17 @@ def test_what_a_layer_keeps_is_what_the_kernel_saves():
     assert any(value.shape == (1, INNER, 1, 2 * STATES) for value in kept)
     out.sum().backward()
     assert xz.grad is not None and decay.grad is not None
+
+
+def test_a_scan_gives_its_last_state_where_it_is_asked_for():
+    import torch
+
+    from gputop_tracer.model import state_space
+
+    hidden, steps = (torch.empty(2, INNER, 8) for _ in range(2))
+    shared = [torch.empty(2, STATES, 8) for _ in range(2)]
+    decay = torch.empty(INNER, STATES)
+    alone = state_space._scan(hidden, steps, decay, *shared, z=None, D=None)
+    scanned, state = state_space._scan(hidden, steps, decay, *shared, return_last_state=True)
+    assert alone.shape == scanned.shape == hidden.shape
+    assert state.shape == (2, INNER, STATES)

@@ -131,12 +131,13 @@ class _MambaInner(torch.autograd.Function):
         return (of_xz, *of_weights)
 
 
-def _scan(
-    hidden: torch.Tensor, dt: torch.Tensor, decay: torch.Tensor, *rest: Any, **options: Any
-) -> Any:
-    inputs, outputs = rest[:2]
-    gate = options.get("z")
-    return _SelectiveScan.apply(hidden, dt, decay, inputs, outputs, gate, options.get("D"))
+def _scan(hidden: torch.Tensor, *rest: Any, **options: Any) -> Any:
+    dt, decay, inputs, outputs = rest[:4]
+    gate, skip = options.get("z"), options.get("D")
+    scanned = _SelectiveScan.apply(hidden, dt, decay, inputs, outputs, gate, skip)
+    if not options.get("return_last_state"):
+        return scanned
+    return scanned, hidden.new_empty((*hidden.shape[:2], decay.shape[-1]))
 
 
 class _SelectiveScan(torch.autograd.Function):

@@ -28,7 +28,7 @@ from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import counted, duration, percent
 from gputop_analysis.trend import SURE_P
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """For a leak, so many more tensors than at the first count, and so many more each step."""
@@ -415,15 +415,19 @@ def _whose(view: RunView, rank: int, grown: Mapping[int, Any]) -> int | None:
     """The rank whose memory grows; of all where others do, or where that of the others has risen
     by half as much at least, though not as steadily.
     """
-    risen = {
-        other: float(sizes[-1] - sizes[len(sizes) // 4])
-        for other in spread(view.ranks)
-        if len(sizes := view.per_rank[other].rows["rss_bytes"]) and (sizes > 0).all()
-    }
-    alone = len(grown) == 1 and all(
-        more < ALIKE * risen[rank] for other, more in risen.items() if other != rank
-    )
-    return rank if alone and rank in risen else everybody(view)
+    risen = {other: _risen(view.per_rank[other].rows["rss_bytes"]) for other in spread(view.ranks)}
+    least = ALIKE * risen.get(rank, 0.0)
+    alone = len(grown) == 1 and all(more < least for other, more in risen.items() if other != rank)
+    return rank if alone else everybody(view)
+
+
+def _risen(sizes: Array) -> float:
+    """From the first quarter's end to the last tenth; the last record may be of a process that has
+    given its memory back.
+    """
+    if not len(sizes):
+        return 0.0
+    return float(sizes[-1 - len(sizes) // 10 :].max() - sizes[len(sizes) // 4])
 
 
 def _named(view: RunView, spec: Spec, holder: str) -> Finding | None:
