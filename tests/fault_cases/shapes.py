@@ -58,6 +58,7 @@ CASES = (
         SHAPES,
         {"FAULT": "hooks_pile_up", "STEPS": 1400},
         title="slower and slower",
+        also=("ME05",),  # each hook's history keeps 64 MB by the end
     ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),
     Case(
