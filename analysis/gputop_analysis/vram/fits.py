@@ -67,7 +67,7 @@ def overhead(setup: Setup) -> int:
 
 def usable(spec: catalog.GpuSpec, setup: Setup) -> int:
     """Bytes of a GPU that a server beside the training leaves."""
-    return int(spec.usable_bytes - setup.server_share * spec.usable_bytes)
+    return int(spec.usable_bytes * (1 - setup.server_share))
 
 
 def rooms(setup: Setup) -> list[list[int]]:

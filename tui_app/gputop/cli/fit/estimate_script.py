@@ -129,12 +129,13 @@ def _sentence(way: str, outcome: str) -> str:
 def _of_log(
     script_trace: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace
 ) -> Estimate:
+    from gputop_analysis.vram.fits import usable
     from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.recalibrated import recalibrated
 
     assert script_trace.log is not None
     setup = setup_of_log(script_trace, script, values)
-    capacity = gpu_named(options.gpu).usable_bytes if options.gpu else None
+    capacity = usable(gpu_named(options.gpu), setup) if options.gpu else None
     answer = estimate(setup, "trace", capacity, log=script_trace.log, gpu=options.gpu, advice=False)
     if not options.no_calibration:
         answer = recalibrated(answer, _measured(script), options.gpu, advice=False)

@@ -85,9 +85,10 @@ def _total(estimate: Estimate) -> int:
 
 def _judged(estimate: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
     from gputop_analysis.launch.problems import error, warning
+    from gputop_analysis.vram.fits import usable
 
     spec = gpu_named(gpu)
-    total, room = estimate.device_total / GIB, spec.usable_bytes / GIB
+    total, room = estimate.device_total / GIB, usable(spec, estimate.setup) / GIB
     data = {
         "gpu": spec.name,
         "device_total_gib": total,
