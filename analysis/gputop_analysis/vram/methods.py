@@ -44,7 +44,7 @@ question and a passage with the others of the batch as negatives (Karpukhin et a
 """
 
 
-def options_of(name: str, micro_batch: int, adapters: bool) -> dict[str, Any]:
+def spelled_out(name: str, micro_batch: int, adapters: bool) -> dict[str, Any]:
     """What a method is in options of an estimate. Where no loss is over a vocabulary, logits are
     never whole; a head that the model has is counted all the same.
 

@@ -190,12 +190,11 @@ class Setup:
 
     def with_adapters(self, lora: Lora, quantized: str = "") -> Setup:
         """The same with frozen weights and adapters that AdamW trains where GaLore trained all."""
-        optimizer = self.optimizer.replace("galore-8bit", "adamw-8bit").replace("galore", "adamw")
         return self.but(
             lora=lora,
             quantized=quantized or self.quantized,
             master_weights=False,
-            optimizer=optimizer,
+            optimizer=self.optimizer.replace("galore", "adamw"),
         )
 
     def by_engine(self) -> Setup:

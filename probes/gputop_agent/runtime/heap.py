@@ -22,21 +22,21 @@ def allocated_bytes():
     """Bytes that are handed out in pieces below the size that is mapped; 0 where nothing tells:
     another C library, or glibc before 2.33. Takes 0.2 to 1 ms.
     """
-    told = _told()
-    return told.uordblks if told is not None else 0
+    account = _account()
+    return account.uordblks if account is not None else 0
 
 
 def in_use():
     """Bytes that are handed out in pieces of any size; -1 where nothing tells, as where another
     allocator was loaded before the C library's.
     """
-    told = _told()
-    if told is None or any(hasattr(ctypes.CDLL(None), name) for name in _OTHERS):
+    account, process = _account(), ctypes.CDLL(None)
+    if account is None or any(hasattr(process, name) for name in _OTHERS):
         return -1
-    return told.uordblks + told.hblkhd
+    return account.uordblks + account.hblkhd
 
 
-def _told():
+def _account():
     """What glibc says of its heap; None where it does not."""
     try:
         mallinfo = ctypes.CDLL(None).mallinfo2

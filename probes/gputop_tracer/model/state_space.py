@@ -45,10 +45,10 @@ def replace(module: Any) -> bool:
     """Compute the layers of a module of transformers by the kernels from now on; whether it calls
     any.
     """
-    found = [name for name in _BY_KERNEL if hasattr(module, name)]
-    for name in found:
+    called = [name for name in _BY_KERNEL if hasattr(module, name)]
+    for name in called:
         setattr(module, name, _BY_KERNEL[name])
-    return bool(found)
+    return bool(called)
 
 
 def are_in(model: nn.Module) -> bool:
@@ -60,8 +60,8 @@ def are_in(model: nn.Module) -> bool:
 def kernels(model: nn.Module) -> Iterator[None]:
     """While it is on, layers of the model's own kind are computed by the kernels."""
     before = _replaceable(model)
-    for module, _name in before:
-        replace(module)
+    for module, name in before:
+        setattr(module, name, _BY_KERNEL[name])
     try:
         yield
     finally:

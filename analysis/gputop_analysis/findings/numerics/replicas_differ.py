@@ -205,15 +205,9 @@ def _cause(
             f"{unsummed} updates came without a sum of DDP's",
             _update_line(view),
         )
-    unsynced = _unsynced(looks)
-    if unsynced is not None:
-        return _Cause(
-            "let the last backward before each optimizer.step() run outside of no_sync(), and the "
-            "earlier ones inside: only the last one sums what all have added up",
-            "the last backward before an update ran inside of no_sync(), at "
-            f"{sum('unsynced_at' in one for one in _all(looks))} of {len(_all(looks))} looks",
-            unsynced or _update_line(view),
-        )
+    unsynced = _unsynced(view, looks)
+    if unsynced:
+        return unsynced
     single = _done_by_some(view, from_begin=from_begin)
     if single:
         return _Cause(
@@ -234,17 +228,19 @@ def _cause(
     )
 
 
-def _all(looks: Looks) -> list[Event]:
-    return [event for events in looks.values() for event in events]
-
-
-def _unsynced(looks: Looks) -> str | None:
-    """The line that calls ``no_sync()``, empty where several do, if the last backward before an
-    update ran inside of it at most looks; None: it did not.
-    """
-    events = _all(looks)
-    unsynced = [event["unsynced_at"] for event in events if "unsynced_at" in event]
-    return unsynced[0] if 2 * len(unsynced) > len(events) else None
+def _unsynced(view: RunView, looks: Looks) -> _Cause | None:
+    """The last backward before an update ran inside of ``no_sync()`` at most looks."""
+    all_looks = [look for events in looks.values() for look in events]
+    lines = [look["unsynced_at"] for look in all_looks if "unsynced_at" in look]
+    if 2 * len(lines) <= len(all_looks):
+        return None
+    return _Cause(
+        "let the last backward before each optimizer.step() run outside of no_sync(), and the "
+        "earlier ones inside: only the last one sums what all have added up",
+        f"the last backward before an update ran inside of no_sync(), at {len(lines)} of "
+        f"{len(all_looks)} looks",
+        lines[0] or _update_line(view),  # no line where several call it
+    )
 
 
 FEW_EDITED = 0.25

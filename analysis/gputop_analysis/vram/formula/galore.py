@@ -5,8 +5,6 @@ head and norms are left to AdamW. As ``galore_torch`` computes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gputop_analysis.catalog.params import Linear, linears
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.parts import Part
@@ -58,5 +56,5 @@ def update_bytes(d: Dims, gradient_bytes: float) -> Number:
     def brought_back(linear: Linear) -> float:
         return 2 * gradient_bytes * linear.inputs * linear.outputs
 
-    sizes: list[Callable[[Linear], float]] = [decomposed, brought_back]
-    return max(size(linear) for size in sizes for linear in linears(d.model, moe=False))
+    layer = linears(d.model, moe=False)
+    return max(*map(decomposed, layer), *map(brought_back, layer))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
-from gputop_analysis.vram.methods import METHODS, SERVER_SHARE, options_of
+from gputop_analysis.vram.methods import METHODS, SERVER_SHARE, spelled_out
 from gputop_analysis.vram.options import OPTIONS, SetupOption, parse
 
 if TYPE_CHECKING:
@@ -74,8 +74,18 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         CliError: one has a value that it does not take.
     """
-    values: dict[str, Any] = {}
     _one_sharding(options)
+    values, typed = _of_short_options(options), _typed(options)
+    values |= typed
+    if "quant" not in values and parse("lora_rank", values.get("lora_rank", 0)):
+        values |= _of_name(options)
+    if options.method:
+        values |= _of_method(options.method, values, typed)
+    return values
+
+
+def _of_short_options(options: argparse.Namespace) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     if options.config is not None:
         values |= _of_config(options.config)
     if options.zero is not None:
@@ -94,20 +104,24 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
         values |= {"quant": "nf4", "lora_targets": "all-linear"}
     if options.amp:
         values["weights"] = "fp32"
-    values_ = {option.name: getattr(options, option.name) for option in OPTIONS}
-    typed = {name: value for name, value in values_.items() if value is not None}
+    return values
+
+
+def _typed(options: argparse.Namespace) -> dict[str, Any]:
+    """What is given at length.
+
+    Raises:
+        CliError: an option has a value that it does not take.
+    """
+    values = {option.name: getattr(options, option.name) for option in OPTIONS}
+    typed = {name: value for name, value in values.items() if value is not None}
     for name, value in typed.items():
         try:
             parse(name, value)
         except ValueError as error:
             written = f"--{name.replace('_', '-')}"
             raise CliError(str(error).replace(name, written, 1)) from None
-    values |= typed
-    if "quant" not in values and parse("lora_rank", values.get("lora_rank", 0)):
-        values |= _of_name(options)
-    if options.method:
-        values |= _of_method(options.method, values, typed)
-    return values
+    return typed
 
 
 def _of_name(options: argparse.Namespace) -> dict[str, Any]:
@@ -123,7 +137,7 @@ def _of_method(name: str, values: dict[str, Any], typed: dict[str, Any]) -> dict
     """
     samples = parse("micro_batch", values.get("micro_batch", 1))
     adapters = parse("lora_rank", values.get("lora_rank", 0)) > 0
-    added = options_of(name, samples, adapters)
+    added = spelled_out(name, samples, adapters)
     if "micro_batch" in added:
         notice(f"{name}: a micro-batch of {samples} is {added['micro_batch']} sequences")
     return {key: value for key, value in added.items() if key == "micro_batch" or key not in typed}
