@@ -101,7 +101,7 @@ class TraceJob:
         if pipeline.stages(setup) > 1:
             build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
         self.depth = self.layers = build.depth_of(config)
-        if self.full or self.depth <= SHALLOW:
+        if self.full or self.depth <= SHALLOW or adapters.tells_layers_apart(setup):
             return
         if build.uniform(config) and interleaved.chunks(setup) == 1:
             build.set_depth(config, SHALLOW)

@@ -25,7 +25,11 @@ def _trains(setup: Setup) -> bool:
     return setup.optimizer != "none"
 
 
-_ADAPTERS = Precondition(lambda setup: setup.lora is not None, "--lora-rank")
+_ADAPTERS = Precondition(lambda setup: setup.lora is not None, "--lora-rank, or --adapter")
+_LORA = Precondition(
+    lambda setup: setup.lora is not None and not setup.lora.peft,
+    "--lora-rank: an --adapter has its own configuration",
+)
 _BUCKETS = Precondition(
     lambda setup: setup.by_deepspeed and setup.parallel.sharding != "none",
     "--zero, whose buckets it is about",
@@ -43,10 +47,10 @@ NEEDS: dict[str, Precondition] = {
     "images": Precondition(
         lambda setup: bool(setup.model.vision_layers), "a model with a vision tower"
     ),
-    "lora_targets": _ADAPTERS,
+    "lora_targets": _LORA,
     "lora_dtype": _ADAPTERS,
-    "lora_dropout": _ADAPTERS,
-    "dora": _ADAPTERS,
+    "lora_dropout": _LORA,
+    "dora": _LORA,
     "galore_rank": Precondition(
         lambda setup: setup.optimizer in GALORE, "--optimizer galore or galore-8bit"
     ),

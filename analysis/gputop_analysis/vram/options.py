@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gputop_analysis.parallelism.split import OFFLOADS, RECOMPUTES, SHARDINGS, Split
 from gputop_analysis.run_tables import plain_name
+from gputop_analysis.vram import peft_config
 from gputop_analysis.vram import setup as vocabulary
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
@@ -37,7 +38,7 @@ class SetupOption(NamedTuple):
     group: str
     kind: str
     """``count`` (whole number), ``share`` (0..1), ``choice``, ``words`` (with commas between),
-    ``flag`` or ``text``.
+    ``flag``, ``text`` or ``adapter`` (of peft).
     """
     default: Any
     help: str
@@ -101,6 +102,14 @@ OPTIONS: tuple[SetupOption, ...] = (
     SetupOption("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
     SetupOption("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
     SetupOption("dora", "Memory", "flag", False, "adapters with a magnitude (peft's use_dora)"),
+    SetupOption(
+        "adapter",
+        "Memory",
+        "adapter",
+        "",
+        "an adapter of peft in LoRA's place, which is traced: its kind (ia3, oft, loha, "
+        "prefix_tuning ...) or its adapter_config.json",
+    ),
     SetupOption(
         "quant",
         "Memory",
@@ -230,6 +239,7 @@ _LORA = {
     "lora_dtype": "dtype",
     "lora_dropout": "dropout",
     "dora": "dora",
+    "adapter": "peft",
 }
 
 
@@ -248,7 +258,10 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     given = {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
     chosen = _defaults(model) if base is None else values_of(base)
     chosen |= given
-    if chosen["lora_rank"] == 0 and chosen["quant"]:
+    if chosen["adapter"] and (lora := peft_config.as_lora(chosen["adapter"])):
+        read = {name: parse(name, value) for name, value in lora.items()}
+        chosen |= read | {"adapter": ""} | {name: given[name] for name in read if name in given}
+    if chosen["lora_rank"] == 0 and not chosen["adapter"] and chosen["quant"]:
         raise ValueError(
             f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for "
             "example 16"
@@ -271,7 +284,7 @@ def _defaults(model: ModelShape) -> dict[str, Any]:
 def _made(model: ModelShape, values: Mapping[str, Any]) -> Setup:
     """The setup of a value for each option."""
     lora = None
-    if values["lora_rank"]:
+    if values["lora_rank"] or values["adapter"]:
         lora = Lora(**{field: values[name] for name, field in _LORA.items()})
     split = Split(**{name: value for name, value in values.items() if name in _PARALLEL})
     others = {
@@ -329,6 +342,8 @@ def parse(name: str, value: Any) -> Any:
         return _flag(option, text)
     if option.kind == "words":
         return _words(option, text)
+    if option.kind == "adapter":
+        return peft_config.text_of(str(text or ""))
     return _choice(option, str(text or ""))
 
 

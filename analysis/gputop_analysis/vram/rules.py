@@ -53,6 +53,9 @@ def _adapters(setup: Setup) -> Iterator[str]:
     lora, hidden = setup.lora, setup.model.hidden
     if lora is None:
         return
+    if lora.peft:
+        yield from _of_peft(setup, lora)
+        return
     if lora.rank < 1:
         yield f"the LoRA rank must be at least 1, not {lora.rank}"
     if not hidden:
@@ -64,6 +67,24 @@ def _adapters(setup: Setup) -> Iterator[str]:
         )
     if not setup.model.vision_layers:
         yield from _targets(setup.model, lora)
+
+
+def _of_peft(setup: Setup, lora: Lora) -> Iterator[str]:
+    from gputop_analysis.vram.peft_config import OF_VALUES, kind
+
+    if lora.rank:
+        yield "--adapter stands in the place of --lora-rank: leave one out"
+    if kind(lora.peft) in OF_VALUES:
+        yield (
+            f"{kind(lora.peft)} is made of the values of weights, which a trace on fake tensors "
+            "does not have: run a few steps of it with gputop dryrun"
+        )
+    if setup.quantized:
+        yield f"quantised weights are estimated under LoRA, not under {kind(lora.peft)}"
+    if setup.parallel.tp * setup.parallel.pp * setup.parallel.cp * setup.parallel.ep > 1:
+        yield "an adapter of peft is estimated on whole layers: leave tp, pp, cp and ep out"
+    if setup.lengths == "varied":
+        yield "an adapter of peft is traced with batches of --seq tokens: leave --lengths out"
 
 
 def _targets(shape: ModelShape, lora: Lora) -> Iterator[str]:

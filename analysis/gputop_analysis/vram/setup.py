@@ -98,7 +98,9 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A LoRA adapter (Hu et al. 2021); ``targets`` as in peft, ``all-linear``: not the head."""
+    """A LoRA adapter (Hu et al. 2021); ``targets`` as in peft, ``all-linear``: not the head; or
+    another that peft makes.
+    """
 
     rank: int = 16
     targets: tuple[str, ...] = ("q_proj", "v_proj")
@@ -106,6 +108,10 @@ class Lora:
     dropout: float = 0.0
     dora: bool = False
     """A trained magnitude a row of the weight besides (Liu et al. 2024)."""
+    peft: str = ""
+    """Another adapter in its place, by its configuration (``peft_config.text_of``); ``rank`` is 0
+    then, and ``dtype`` the only other field that counts.
+    """
 
 
 @dataclass(frozen=True, slots=True)

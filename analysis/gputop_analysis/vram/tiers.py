@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gputop_analysis.catalog.families import traits
-from gputop_analysis.vram import conf
+from gputop_analysis.vram import conf, peft_config
 from gputop_analysis.vram.answer import TIERS, Peak
 from gputop_analysis.vram.setup import Setup
 
@@ -45,6 +45,7 @@ def solver_of(setup: Setup, tier: str | None = None, log: EventLog | None = None
         raise NotCoveredError(
             "a trace needs a Python with torch; the profile and formula tiers answer without"
         )
+    refuse_traced(setup)
     profile = None if tier == "formula" else _profile(setup, None)
     if profile is not None:
         return lambda room: profile if room is None else _profile(setup, room) or profile
@@ -74,6 +75,24 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
 def two_stacks(setup: Setup) -> bool:
     """Whether the model has encoder and decoder, whose layers differ: formulas count one."""
     return traits(setup.model.family).encoder_decoder
+
+
+def by_trace_alone(setup: Setup) -> bool:
+    """Whether its adapter is one that only peft's own modules tell of."""
+    return setup.lora is not None and bool(setup.lora.peft)
+
+
+def refuse_traced(setup: Setup) -> None:
+    """Nothing where profiles or formulas may know the setup.
+
+    Raises:
+        NotCoveredError: only a trace does.
+    """
+    if setup.lora is not None and setup.lora.peft:
+        raise NotCoveredError(
+            f"an adapter of the kind {peft_config.kind(setup.lora.peft)} is traced: gputop "
+            "estimate --model NAME --adapter ... does it where torch, transformers and peft are"
+        )
 
 
 def has_profile(setup: Setup) -> bool:

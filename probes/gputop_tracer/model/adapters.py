@@ -1,8 +1,9 @@
-"""LoRA adapters (Hu et al. 2021) by peft, where it is found."""
+"""LoRA adapters (Hu et al. 2021), and peft's other ones, by peft, where it is found."""
 
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, Dict, List
 
 import torch
@@ -32,7 +33,9 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         ValueError: no layer has a name that the adapters are for.
     """
     lora, quantization = setup.get("lora"), setup.get("quantized") or ""
-    if lora:
+    if lora and lora.get("peft"):
+        model = add_adapter(model, lora)
+    elif lora:
         lora = dict(
             lora, targets=targets_in(model, list(lora.get("targets") or ["q_proj", "v_proj"]))
         )
@@ -48,7 +51,7 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         notes.append(
             "%s weights and their matrix products as in bitsandbytes, by hand" % quantization
         )
-    elif lora:
+    elif lora and not lora.get("peft"):
         model = add_lora(model, lora)
     if lora:
         train_whole(model, list(setup.get("modules_to_save") or ()))
@@ -153,4 +156,57 @@ def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
     for weight in adapted.parameters():
         if weight.requires_grad:  # peft leaves them in fp32 on the meta device
             weight.data = weight.data.to(DTYPES[lora.get("dtype") or "fp32"])
+    return adapted
+
+
+_OF_PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
+"""Kinds whose modules peft makes for a task only."""
+_OF_SOME_LAYERS = ("adapter_layers", "layers_to_transform", "layer_replication", "rank_pattern")
+
+
+def tells_layers_apart(setup: Dict[str, Any]) -> bool:
+    """Whether the adapter sits on some layers, or is one tensor for all: four do not stand for all
+    then.
+    """
+    config = _config_of(setup.get("lora") or {})
+    pattern = config.get("target_modules")
+    return (
+        config.get("peft_type") == "PREFIX_TUNING"
+        or any(config.get(name) for name in _OF_SOME_LAYERS)
+        or (isinstance(pattern, str) and any(letter.isdigit() for letter in pattern))
+    )
+
+
+def _config_of(lora: Dict[str, Any]) -> Dict[str, Any]:
+    return dict(json.loads(lora["peft"])) if lora.get("peft") else {}
+
+
+def add_adapter(model: Any, lora: Dict[str, Any]) -> nn.Module:
+    """The model with an adapter of any kind by its configuration, the rest frozen; on the meta
+    device.
+
+    Raises:
+        ValueError: peft does not know the kind, or cannot make it of this model.
+    """
+    import peft
+
+    fields = _config_of(lora)
+    if fields["peft_type"] in _OF_PROMPTS:
+        fields = dict({"task_type": "CAUSAL_LM", "num_virtual_tokens": 20}, **fields)
+    elif fields["peft_type"] == "ADAPTION_PROMPT":
+        layers = model.config.get_text_config().num_hidden_layers
+        fields = dict({"adapter_len": 10, "adapter_layers": layers}, **fields)
+    try:
+        config = peft.PeftConfig.from_peft_type(**fields)
+        with quiet(), torch.device("meta"):
+            adapted = peft.get_peft_model(model, config)
+    except (ImportError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise ValueError(
+            "peft %s makes no %s of this: %s" % (peft.__version__, fields["peft_type"], error)
+        ) from error
+    dtype = DTYPES[lora.get("dtype") or "fp32"]
+    if dtype != torch.float32:
+        for weight in adapted.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.to(dtype)
     return adapted

@@ -11,10 +11,11 @@ from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
 from gputop.render.rows import Row, hanging, left, right, row_width, shorten, whole
 from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.units import GIB
+from gputop_analysis.vram.peft_config import kind
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
-    from gputop_analysis.vram.setup import Setup
+    from gputop_analysis.vram.setup import Lora, Setup
 
 NAME, FIGURES = 18, 8
 WITH_LIKELY = 34
@@ -57,10 +58,7 @@ def words(setup: Setup) -> str:
     if setup.weights:
         pieces = [f"{setup.dtype} on {setup.weights} weights"]
     if setup.lora is not None:
-        adapter = "DoRA" if setup.lora.dora else "LoRA"
-        if setup.quantized:
-            adapter = f"Q{adapter} {setup.quantized}"
-        pieces.append(f"{adapter} r{setup.lora.rank}")
+        pieces.append(_adapter(setup.lora, setup.quantized))
     if takes_tokens(setup.model.family):
         pieces.append(f"seq {setup.seq}")
     pieces += [f"micro-batch {setup.micro_batch}", setup.optimizer]
@@ -73,6 +71,15 @@ def words(setup: Setup) -> str:
     if setup.attention != "sdpa":
         pieces.append(f"{setup.attention} attention")
     return ", ".join([*pieces, *_parallel_words(setup)])
+
+
+def _adapter(lora: Lora, quantized: str) -> str:
+    if lora.peft:
+        return kind(lora.peft)
+    name = "DoRA" if lora.dora else "LoRA"
+    if quantized:
+        name = f"Q{name} {quantized}"
+    return f"{name} r{lora.rank}"
 
 
 def _is_configured(setup: Setup) -> bool:

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 _TITLES = {"Training": "training", "Memory": "memory", "Parallel": "parallelism"}
 _ALIASES = {"checkpointing": ("--recompute",), "micro_batch": ("--batch", "--batch-size")}
 """Further names of an option, as other commands call it."""
-_META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
+_META = {
+    "count": "N",
+    "share": "X",
+    "words": "A,B",
+    "text": "TEXT",
+    "choice": "KIND",
+    "adapter": "KIND|FILE",
+}
 
 
 def add_options(parser: Parser) -> None:
@@ -136,7 +143,7 @@ def _of_method(name: str, values: dict[str, Any], typed: dict[str, Any]) -> dict
     changes, whose samples it counts in sequences.
     """
     samples = parse("micro_batch", values.get("micro_batch", 1))
-    adapters = parse("lora_rank", values.get("lora_rank", 0)) > 0
+    adapters = bool(values.get("adapter")) or parse("lora_rank", values.get("lora_rank", 0)) > 0
     added = spelled_out(name, samples, adapters)
     if "micro_batch" in added:
         notice(f"{name}: a micro-batch of {samples} is {added['micro_batch']} sequences")

@@ -100,6 +100,7 @@ def answer(
     """
     from gputop_analysis.vram.fitting import fit
     from gputop_analysis.vram.options import setup_of
+    from gputop_analysis.vram.tiers import refuse_traced
 
     name = _OF_SIZE.get(model.strip().lower(), model)
     shape = model_of(name)
@@ -107,6 +108,7 @@ def answer(
         notice(f"{model} is taken as {name}; name another with its full name")
     with cli_errors(ValueError, LookupError):
         setup = setup_of(shape, values)
+        refuse_traced(setup)
         _refuse_ranks(setup, where[1])
         refuse_idle(values, setup)
         with working("trying ways to train it"):
