@@ -27,6 +27,11 @@ def between(begin, end):
     return (end - begin + PLAIN / 2) % PLAIN - PLAIN / 2
 
 
+def cells(places):
+    """Where on the map a place is."""
+    return places[:, 1].astype(int) % PLAIN, places[:, 0].astype(int) % PLAIN
+
+
 def bearing(states, points):
     """Where a point lies from the nose of a glider."""
     way = between(states[..., :2], points)
@@ -88,7 +93,7 @@ class Plain:
 
     def seen(self):
         """The lift around each glider."""
-        x, y = self.states[:, 0].astype(int), self.states[:, 1].astype(int)
+        y, x = cells(self.states)
         rows, columns = (y[:, None] + self.around) % PLAIN, (x[:, None] + self.around) % PLAIN
         return self.lift[rows[:, :, None], columns[:, None, :]]
 
@@ -99,7 +104,7 @@ class Plain:
         states[:, 2], states[:, 3] = np.cos(heading), np.sin(heading)
         speed = (1.0 + 0.4 * actions[:, 1]) * (0.6 + 0.4 * states[:, 5])
         states[:, :2] = (states[:, :2] + speed[:, None] * states[:, 2:4]) % PLAIN
-        states[:, 6] = self.lift[states[:, 1].astype(int), states[:, 0].astype(int)]
+        states[:, 6] = self.lift[cells(states)]
         states[:, 5] = (states[:, 5] + 0.1 * states[:, 6] - 0.02 * speed**2).clip(0, 1)
         rewards, reached = rewarded(self.states, states, self.points)
         self.states, self.ages = states, self.ages + 1
@@ -387,7 +392,7 @@ def main(folder, steps):
     cost.seconds = 0.0
     for step in range(1, steps + 1):
         tally += flying.on(learner.pilot)  # at: gliders_steer_in_turn full_only_when_equal
-        batch = logbook.sample()  # at: points_moved_singly
+        batch = logbook.sample()  # at: points_moved_singly bearing_of_point_reached
         losses += learner.learn(batch)  # at: critic_steps_between bearing_of_point_reached
         if step % TOLD_EVERY == 0:
             reward, reached, over = tally / TOLD_EVERY
