@@ -2002,8 +2002,8 @@ TWENTYEIGHTH_Z = (
     Shape("second_critic_unlisted", "gliders.py", ("NU08", "NU11"), also=("NU08", "NU11")),
     Shape("critic_steps_between", "gliders.py", ENDS, also=ENDS, exit_code=1),
 )
-"""Crickets under Lightning, and gliders by soft actor and critic; marks and all before any of it was
-run under gputop.
+"""Crickets under Lightning, and gliders by soft actor and critic; marks and all before any of it
+was run under gputop.
 """
 
 BATCHES = (
