@@ -1976,6 +1976,36 @@ TWENTYSEVENTH_Y = (
 )
 """Playlists, and tremors on two ranks; marks and all before any of it was run under gputop."""
 
+TWENTYEIGHTH_Z = (
+    Shape("events_scanned_each", "crickets.py", LOADER, also=LOADER, timed=True),
+    Shape("precision_so_far_each", "crickets.py", HOST, also=("HO06", "HO17"), timed=True),
+    Shape("kept_until_old_hook", "crickets.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "smoother_of_silence",
+        "crickets.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("cycle_turns_by_epoch", "crickets.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("evaluated_before_fit", "crickets.py", ("NU14",), also=("NU14", "NU07")),
+    Shape("monitored_by_other_name", "crickets.py", ENDS, also=ENDS, exit_code=1),
+    Shape("points_moved_singly", "gliders.py", HOST, also=("HO06", "HO17"), timed=True),
+    Shape("gliders_steer_in_turn", "gliders.py", HOST, also=("HO06", "HO17")),
+    Shape("full_only_when_equal", "gliders.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "bearing_of_point_reached",
+        "gliders.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("rewards_meet_columns", "gliders.py", ("NU20",), also=("NU20", "NU07")),
+    Shape("second_critic_unlisted", "gliders.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape("critic_steps_between", "gliders.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Crickets under Lightning, and gliders by soft actor and critic; marks and all before any of it
+was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2016,6 +2046,7 @@ BATCHES = (
     TWENTYSEVENTH_W,
     TWENTYSEVENTH_X,
     TWENTYSEVENTH_Y,
+    TWENTYEIGHTH_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
