@@ -1976,6 +1976,29 @@ TWENTYSEVENTH_Y = (
 )
 """Playlists, and tremors on two ranks; marks and all before any of it was run under gputop."""
 
+TWENTYEIGHTH_Y = (
+    Shape("dust_by_window", "genomes.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape("ranks_by_sorting", "genomes.py", HOST, rank=None, also=HOST, timed=True, info=True),
+    Shape("gradients_kept_for_noise", "genomes.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "padding_mask_flipped",
+        "genomes.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("layers_left_out", "genomes.py", ENDS, rank=None, also=ENDS, exit_code=1),
+    Shape("sampler_by_node", "genomes.py", ("IN12",), rank=None),
+    Shape(
+        "scores_of_all_ranks",
+        "genomes.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06", "CR05"),
+    ),
+)
+"""Genomes on two ranks; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2016,6 +2039,7 @@ BATCHES = (
     TWENTYSEVENTH_W,
     TWENTYSEVENTH_X,
     TWENTYSEVENTH_Y,
+    TWENTYEIGHTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
