@@ -2004,6 +2004,56 @@ TWENTYEIGHTH_Z = (
 )
 """Crickets under Lightning, and gliders by soft actor and critic; marks and all before any of it
 was run under gputop.
+TWENTYEIGHTH_Y = (
+    Shape("dust_by_window", "genomes.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape("ranks_by_sorting", "genomes.py", HOST, rank=None, also=("HO06", "CR05"), timed=True),
+    Shape("gradients_kept_for_noise", "genomes.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "padding_mask_flipped",
+        "genomes.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("layers_left_out", "genomes.py", ENDS, rank=None, also=ENDS, exit_code=1),
+    Shape("sampler_by_node", "genomes.py", ("IN12",), rank=None),
+    Shape(
+        "scores_of_all_ranks",
+        "genomes.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06", "CR05"),
+    ),
+    Shape("trend_by_window", "telescopes.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape(
+        "whole_weights_for_norms",
+        "telescopes.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06", "CR05"),
+    ),
+    Shape("states_never_dropped", "telescopes.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "magnitude_of_negative",
+        "telescopes.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("optimizer_before_shards", "telescopes.py", ("NU08",), rank=None, also=("NU08", "NU07")),
+    Shape("encoded_beside_forward", "telescopes.py", ENDS, rank=None, also=ENDS, exit_code=1),
+    Shape(
+        "whole_state_of_first",
+        "telescopes.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+)
+"""Genomes and sharded telescopes on two ranks each; marks and all before any of it was run under
+gputop.
 """
 
 BATCHES = (
@@ -2047,6 +2097,7 @@ BATCHES = (
     TWENTYSEVENTH_X,
     TWENTYSEVENTH_Y,
     TWENTYEIGHTH_Z,
+    TWENTYEIGHTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2139,4 +2190,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "stretched_by_scene": {"STEPS": "140"},
     "visits_by_whole_view": {"STEPS": "650"},
     "clean_visits_by_whole_view": {"STEPS": "650"},
+    "whole_state_of_first": SOON,
 }
