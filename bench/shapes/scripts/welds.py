@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 cost = Cost()
-PLATES, HELD, LARGE, CROP, ROWS = 192, 16, 224, 64, 8
+PLATES, HELD, LARGE, CROP, ROWS = 192, 16, 160, 64, 8
 SEAM, PORE, CRACK, TOLD = 0, 1, 2, ("seam", "pore", "crack")
-PASTED, CUT, WIDTH = 6, 16, 8
+PASTED, CUT, WIDTH = 12, 16, 8
 RATE, ENCODER_RATE, DECAY, POWER = 4e-3, 1.5e-3, 1e-4, 0.9
 TOLD_EVERY, TRIED_EVERY = 25, 50
 
@@ -29,20 +29,20 @@ TOLD_EVERY, TRIED_EVERY = 25, 50
 def radiograph(numbers):
     """A plate with a bright seam across, dark pores and at times a crack; what is where in bits."""
     y, x = np.mgrid[:LARGE:1.0, :LARGE:1.0]
-    middle = LARGE / 2 + numbers.normal(0, 12) + 10 * np.sin(x / numbers.uniform(40, 90))
-    breadth = numbers.uniform(40, 60) + 3 * np.sin(x / 9)
+    middle = LARGE / 2 + numbers.normal(0, 8) + 6 * np.sin(x / numbers.uniform(40, 90))
+    breadth = numbers.uniform(25, 40) + 3 * np.sin(x / 9)
     seam = np.abs(y - middle) < breadth
     plate = 0.25 + 0.3 * np.exp(-(((y - middle) / breadth) ** 2)) + numbers.normal(0, 0.03, x.shape)
     told = seam.astype(np.uint8) << SEAM
-    for _ in range(numbers.integers(14, 30)):
-        across, along = numbers.uniform(-0.9, 0.9) * 40, numbers.uniform(8, LARGE - 8)
+    for _ in range(numbers.integers(10, 20)):
+        across, along = numbers.uniform(-0.9, 0.9) * 28, numbers.uniform(8, LARGE - 8)
         size = numbers.uniform(1.5, 4.5)
         inside = (x - along) ** 2 + (y - LARGE / 2 - across) ** 2 < size**2
         plate[inside] -= numbers.uniform(0.12, 0.25)
         told[inside] |= 1 << PORE
     if numbers.random() < 0.45:
-        line = middle + numbers.uniform(-20, 20) + np.cumsum(numbers.normal(0, 0.4, LARGE))
-        inside = (np.abs(y - line) < 1.6) & (np.abs(x - LARGE / 2) < numbers.uniform(30, 90))
+        line = middle + numbers.uniform(-15, 15) + np.cumsum(numbers.normal(0, 0.4, LARGE))
+        inside = (np.abs(y - line) < 1.6) & (np.abs(x - LARGE / 2) < numbers.uniform(25, 70))
         plate[inside] -= 0.18
         told[inside] |= 1 << CRACK
     return (plate.clip(0, 1) * 255).astype(np.uint8), told
@@ -117,7 +117,7 @@ class Radiographs(Dataset):
         picture, told = self.read(self.plates[index])
         top = left = (LARGE - CROP) // 2
         if self.learning:
-            top, left = self.numbers.integers(LARGE // 4, LARGE * 3 // 4 - CROP, size=2)
+            top, left = self.numbers.integers(LARGE // 8, LARGE * 7 // 8 - CROP, size=2)
         window = slice(top, top + CROP), slice(left, left + CROP)
         picture, told = picture[window].copy(), told[window].copy()
         if self.learning:
