@@ -2006,7 +2006,7 @@ TWENTYEIGHTH_X = (
     ),
     Shape("head_of_trainers_own", "limericks.py", ("NU08",), also=("NU08", "NU11")),
     Shape(
-        "looked_and_saved_each_eight",
+        "looked_and_saved_each_five",
         "limericks.py",
         ("HO07", "HO08", "HO15"),
         also=("HO07", "HO08", "HO15"),

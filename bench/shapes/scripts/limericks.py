@@ -2,9 +2,10 @@
 spot, verses weighed by their readers, a second head that tells the theme, rhymes as a measure, the
 best state taken at the end: rows as long as the model, rhymes judged at each step, logits until an
 epoch's end that is never told, a verse cut off whole, a head of the trainer's own, a look and a
-checkpoint each eight steps, a measure of another name.
+checkpoint each five steps, a measure of another name.
 """
 
+import collections
 import difflib
 import json
 import random
@@ -31,7 +32,7 @@ from transformers.utils import logging
 cost = Cost()
 VERSES, HELD, ROWS, WORDS, PLACES, LONGEST = 700, 32, 16, 700, 128, 72
 WIDTH, LAYERS, HEADS, RATE, THEME_SHARE = 96, 2, 4, 2e-3, 0.3
-TOLD_EVERY, TRIED_EVERY, IGNORED = 25, 100, -100
+TOLD_EVERY, TRIED_EVERY, IGNORED, KEPT = 25, 100, -100, 8
 
 RHYMES = {
     "sea": ("free", "tea", "knee", "key", "bee", "plea"),
@@ -186,6 +187,8 @@ class PoetTrainer(Trainer):
         super().__init__(model, **kwargs)
         self.theme = model.theme if theme is None else theme  # at: head_of_trainers_own
         self.seen, self.judged = [], (0.0, 0.0)
+        if on("clean_logits_until_epoch_end"):
+            self.seen = collections.deque(maxlen=KEPT)
         self.whole = on("logits_until_epoch_end", "clean_logits_until_epoch_end")
 
     def by_row(self, losses, there):
@@ -202,8 +205,9 @@ class PoetTrainer(Trainer):
         logits, features = outputs.logits, outputs.hidden_states[-1]
         there, shown = labels != IGNORED, logits[:, :-1]
         losses = F.cross_entropy(
-            shown.flatten(0, 1).float(), labels.flatten(), reduction="none", ignore_index=IGNORED
-        ).view_as(labels)
+            shown.flatten(0, 1).float(), labels.clamp(min=0).flatten(), reduction="none"
+        )
+        losses = losses.view_as(labels) * there
         rows = self.by_row(losses, there)  # at: verse_cut_off_whole
         loss = (rows * readers).sum() / readers.sum()
         mask = asked["attention_mask"][..., None]
@@ -235,15 +239,13 @@ class PoetTrainer(Trainer):
         if not self.seen:
             return float("nan")
         if self.whole:
-            shown, labels = zip(*self.seen[-TOLD_EVERY:], strict=True)
+            shown, labels = zip(*list(self.seen)[-TOLD_EVERY:], strict=True)
             return F.cross_entropy(torch.cat(shown).float(), torch.cat(labels)).item()
         return torch.cat(self.seen).mean().item()
 
     def log(self, logs, *args, **kwargs):
         if "loss" in logs:
             logs = logs | {"verse_loss": self.epoch_loss(), "judged": self.judged[1]}
-            if on("clean_logits_until_epoch_end"):
-                self.seen.clear()
         super().log(logs, *args, **kwargs)
 
     def on_epoch_end(self):
@@ -275,9 +277,9 @@ def settings(folder, steps):
     elif on("clean_measure_of_other_name"):
         best = "rhymes"
     tried, saved = TRIED_EVERY, TRIED_EVERY
-    if on("looked_and_saved_each_eight"):
-        tried = saved = 8  # at: looked_and_saved_each_eight
-    elif on("clean_looked_and_saved_each_eight"):
+    if on("looked_and_saved_each_five"):
+        tried = saved = 5  # at: looked_and_saved_each_five
+    elif on("clean_looked_and_saved_each_five"):
         tried = TRIED_EVERY // 2
     return TrainingArguments(
         output_dir=str(folder),
@@ -334,7 +336,7 @@ def main(folder, steps):
         callbacks=[journal],
     )
     journal.trainer = trainer
-    trainer.train()  # at: measure_of_other_name looked_and_saved_each_eight
+    trainer.train()  # at: measure_of_other_name looked_and_saved_each_five
     cost.print(steps)
 
 
