@@ -2054,6 +2054,45 @@ TWENTYEIGHTH_Y = (
 )
 """Genomes and sharded telescopes on two ranks each; marks and all before any of it was run under
 gputop.
+TWENTYEIGHTH_X = (
+    Shape("donors_read_each", "welds.py", LOADER, also=LOADER),
+    Shape("objects_counted_each_step", "welds.py", HOST, also=("HO06", "HO17"), timed=True),
+    Shape("losses_by_place", "welds.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "weights_of_empty_volume",
+        "welds.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("thawed_by_misspelling", "welds.py", ("NU08",)),
+    Shape("poly_of_epochs", "welds.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("score_of_numpy", "welds.py", ENDS, also=ENDS, exit_code=1),
+    Shape("padded_to_model_length", "limericks.py", ("IN14",)),
+    Shape(
+        "rhymes_judged_each_step",
+        "limericks.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("logits_until_epoch_end", "limericks.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "verse_cut_off_whole",
+        "limericks.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("head_of_trainers_own", "limericks.py", ("NU08",), also=("NU08", "NU11")),
+    Shape(
+        "looked_and_saved_each_five",
+        "limericks.py",
+        ("HO07", "HO08", "HO15"),
+        also=("HO07", "HO08", "HO15"),
+    ),
+    Shape("measure_of_other_name", "limericks.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Welds from files, and limericks under transformers' Trainer; marks and all before any of it was
+run under gputop.
 """
 
 BATCHES = (
@@ -2098,6 +2137,7 @@ BATCHES = (
     TWENTYSEVENTH_Y,
     TWENTYEIGHTH_Z,
     TWENTYEIGHTH_Y,
+    TWENTYEIGHTH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
