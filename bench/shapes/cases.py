@@ -2004,6 +2004,8 @@ TWENTYEIGHTH_Z = (
 )
 """Crickets under Lightning, and gliders by soft actor and critic; marks and all before any of it
 was run under gputop.
+"""
+
 TWENTYEIGHTH_Y = (
     Shape("dust_by_window", "genomes.py", LOADER, rank=None, also=LOADER, timed=True),
     Shape("ranks_by_sorting", "genomes.py", HOST, rank=None, also=("HO06", "CR05"), timed=True),
@@ -2054,6 +2056,8 @@ TWENTYEIGHTH_Y = (
 )
 """Genomes and sharded telescopes on two ranks each; marks and all before any of it was run under
 gputop.
+"""
+
 TWENTYEIGHTH_X = (
     Shape("donors_read_each", "welds.py", LOADER, also=LOADER),
     Shape("objects_counted_each_step", "welds.py", HOST, also=("HO06", "HO17"), timed=True),
