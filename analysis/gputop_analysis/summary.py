@@ -13,12 +13,12 @@ import numpy.typing as npt
 from gputop_agent import wire
 from gputop_analysis.command_steps import total_steps as command_total
 from gputop_analysis.ending import ending
+from gputop_analysis.hangs.silence import doing_since, silence_s
 from gputop_analysis.hardware import gib, gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
 from gputop_analysis.overview import RATE_WINDOW_S, RunSummary
 from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import tail_seconds
-from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.text import MISSING
 from gputop_analysis.view import RunView, once_per_view

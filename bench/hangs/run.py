@@ -168,7 +168,7 @@ def _kill_all(run_dir: Path, front: subprocess.Popen[bytes]) -> None:
 
 def judge(folder: Path) -> int:
     """Print what is said of each record, and how often it is right."""
-    from gputop_analysis.hang_facts import cause_of
+    from gputop_analysis.hangs.facts import cause_of
     from gputop_analysis.view import RunView
     from gputop_probes.record.reader import RunRecord
 
@@ -201,7 +201,7 @@ def judge(folder: Path) -> int:
 
 def _raised_first(path: Path) -> Any:
     """Where ranks failed of themselves: the one that did first."""
-    from gputop_analysis.hang_cause import Cause
+    from gputop_analysis.hangs.cause import Cause
     from gputop_analysis.raised import fatal
     from gputop_probes.record.reader import RunRecord
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gputop_analysis.call_order import Call, deviation
-from gputop_analysis.hang_cause import judge
-from gputop_analysis.hang_mismatch import of_a_mismatch
-from gputop_analysis.hang_standing import Group, RankStanding, ThreadPlace
+from gputop_analysis.hangs.call_order import Call, deviation
+from gputop_analysis.hangs.cause import judge
+from gputop_analysis.hangs.mismatch import of_a_mismatch
+from gputop_analysis.hangs.standing import Group, RankStanding, ThreadPlace
 from gputop_analysis.text import rank_list
 
 STEPS = 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputop_analysis.user_line import endless_line
+from gputop_analysis.hangs.user_line import endless_line
 
 TRAINING = "train.py:40"
 

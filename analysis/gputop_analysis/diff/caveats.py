@@ -11,7 +11,7 @@ from gputop_agent import wire
 from gputop_agent.contracts import Hello
 from gputop_analysis.diff.model import SAMPLES_DIFFER, Caveat
 from gputop_analysis.ending import ending
-from gputop_analysis.hang_episodes import newest_episode
+from gputop_analysis.hangs.episodes import newest_episode
 from gputop_analysis.summary import run_state, steps_done
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView

@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop_analysis.call_order import Call
 from gputop_analysis.evidence.model import Evidence
-from gputop_analysis.hang_cause import MISMATCHES, judge
-from gputop_analysis.hang_standing import UNNAMED, Group, RankStanding
-from gputop_analysis.queued_calls import (
+from gputop_analysis.hangs.call_order import Call
+from gputop_analysis.hangs.cause import MISMATCHES, judge
+from gputop_analysis.hangs.queued_calls import (
     CallDifference,
     each,
     first_difference,
     holding_up,
     is_queued,
 )
+from gputop_analysis.hangs.standing import UNNAMED, Group, RankStanding
 from gputop_analysis.snapshots.load import unpacked
 from gputop_analysis.snapshots.values import UnpickleError, plain_values
 from gputop_analysis.text import rank_list, ranks_do

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gputop.feed.plots import Listing
+from gputop_analysis.hangs.standstill import standstill
+from gputop_analysis.hangs.user_line import dumped_line
 from gputop_analysis.model import Finding
-from gputop_analysis.standstill import standstill
 from gputop_analysis.text import MISSING
-from gputop_analysis.user_line import dumped_line
 from gputop_analysis.view import RunView
 from gputop_probes.record.files import tail_text
 from gputop_probes.record.layout import OUTPUT_FILES

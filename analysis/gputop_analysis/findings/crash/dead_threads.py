@@ -5,9 +5,9 @@ from __future__ import annotations
 from gputop_analysis.findings.crash.raised_words import LONGEST_TITLE, inputs_of, said
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.hangs.standstill import standstill
 from gputop_analysis.model import Finding, Proof
 from gputop_analysis.raised import fatal, of_threads
-from gputop_analysis.standstill import standstill
 from gputop_analysis.text import MISSING
 from gputop_analysis.view import RunView
 

@@ -17,8 +17,8 @@ from gputop_analysis.findings.crash.signals import killed_meanwhile, signal_advi
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.hang_facts import OUT_OF_REACH, cause_of
-from gputop_analysis.hang_standing import Cause
+from gputop_analysis.hangs.facts import OUT_OF_REACH, cause_of
+from gputop_analysis.hangs.standing import Cause
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.raised import fatal
 from gputop_analysis.summary import run_state, steps_at, steps_done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputop_analysis.hang_standing import Cause
+from gputop_analysis.hangs.standing import Cause
 
 _ADVICE = {
     "skipped": "call the collective on every rank: take it out of the condition, or make the "

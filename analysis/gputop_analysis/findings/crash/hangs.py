@@ -10,17 +10,17 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.stack_samples import LOOP
-from gputop_analysis.hang_cause import BUSY_SHARE
-from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.standstill import (
+from gputop_analysis.hangs.cause import BUSY_SHARE
+from gputop_analysis.hangs.standstill import (
     Event,
     Standstill,
     is_waiting,
     standstill,
 )
+from gputop_analysis.hangs.user_line import dumped_line, endless_line, training_frames
+from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.summary import steps_at
 from gputop_analysis.text import MISSING, step_number
-from gputop_analysis.user_line import dumped_line, endless_line, training_frames
 from gputop_analysis.view import RunView
 
 _SILENT = "no step for 30 s and 20 median steps"

@@ -13,7 +13,7 @@ from gputop_analysis.findings.crash.tracebacks import (
     of_a_child,
     parsed,
 )
-from gputop_analysis.last_output import last_outputs
+from gputop_analysis.hangs.last_output import last_outputs
 from gputop_analysis.view import RunView
 from gputop_probes import redact
 from gputop_probes.record.plain import plain_line

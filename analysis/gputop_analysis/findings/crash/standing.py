@@ -7,10 +7,10 @@ from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS
 from gputop_analysis.findings.registry import STANDING_STILL, Spec, finding
-from gputop_analysis.hang_cause import MISMATCHES, words_so_far
-from gputop_analysis.hang_episodes import Episode, newest_episode, standing_episode
-from gputop_analysis.hang_facts import cause_so_far
-from gputop_analysis.hang_standing import Cause
+from gputop_analysis.hangs.cause import MISMATCHES, words_so_far
+from gputop_analysis.hangs.episodes import Episode, newest_episode, standing_episode
+from gputop_analysis.hangs.facts import cause_so_far
+from gputop_analysis.hangs.standing import Cause
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import rank_list
 from gputop_analysis.view import RunView

@@ -8,11 +8,11 @@ from gputop_analysis.findings.advice import Fix
 from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.hang_cause import MISMATCHES
-from gputop_analysis.hang_facts import cause_of
-from gputop_analysis.hang_standing import Cause
+from gputop_analysis.hangs.cause import MISMATCHES
+from gputop_analysis.hangs.facts import cause_of
+from gputop_analysis.hangs.standing import Cause
+from gputop_analysis.hangs.user_line import dumped_line
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.user_line import dumped_line
 from gputop_analysis.view import RunView
 
 Entry = dict[str, Any]

@@ -12,8 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from gputop_analysis.call_order import Call, Deviation
-from gputop_analysis.hang_departures import (
+from gputop_analysis.hangs.call_order import Call, Deviation
+from gputop_analysis.hangs.departures import (
     at_line,
     call_words,
     departure_of,
@@ -22,8 +22,8 @@ from gputop_analysis.hang_departures import (
     group_words,
     loop_left,
 )
-from gputop_analysis.hang_standing import Cause, Groups, Ranks, RankStanding
-from gputop_analysis.queued_calls import Calls, first_difference, holding_up, is_queued
+from gputop_analysis.hangs.queued_calls import Calls, first_difference, holding_up, is_queued
+from gputop_analysis.hangs.standing import Cause, Groups, Ranks, RankStanding
 from gputop_analysis.text import rank_list, ranks_do
 
 BUSY_SHARE = 0.9

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gputop_analysis.call_order import Call, Deviation, deviation
-from gputop_analysis.hang_standing import Groups, Ranks, RankStanding, ThreadPlace
+from gputop_analysis.hangs.call_order import Call, Deviation, deviation
+from gputop_analysis.hangs.standing import Groups, Ranks, RankStanding, ThreadPlace
 
 _LOOPS = ("for", "while")
 _BRANCHES = ("else", "elif", "except", "case")

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gputop_analysis.call_order import Call
-from gputop_analysis.hang_departures import (
+from gputop_analysis.hangs.call_order import Call
+from gputop_analysis.hangs.departures import (
     call_words,
     departure_of,
     deviations_of,
     first_to_deviate,
 )
-from gputop_analysis.hang_standing import Cause, Groups, Ranks
+from gputop_analysis.hangs.standing import Cause, Groups, Ranks
 from gputop_analysis.text import rank_list
 
 

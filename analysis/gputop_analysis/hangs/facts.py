@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gputop_analysis.call_order import Call
-from gputop_analysis.hang_cause import judge, of_one_outside
-from gputop_analysis.hang_episodes import FOR_EVER, Episode, newest_episode, standing_episode
-from gputop_analysis.hang_mismatch import of_a_mismatch
-from gputop_analysis.hang_standing import Cause, Group, RankStanding, ThreadPlace
-from gputop_analysis.last_output import last_outputs
+from gputop_analysis.hangs.call_order import Call
+from gputop_analysis.hangs.cause import judge, of_one_outside
+from gputop_analysis.hangs.episodes import FOR_EVER, Episode, newest_episode, standing_episode
+from gputop_analysis.hangs.last_output import last_outputs
+from gputop_analysis.hangs.mismatch import of_a_mismatch
+from gputop_analysis.hangs.standing import Cause, Group, RankStanding, ThreadPlace
+from gputop_analysis.hangs.user_line import user_line
 from gputop_analysis.raised import fatal
 from gputop_analysis.text import cut_end
-from gputop_analysis.user_line import user_line
 from gputop_analysis.view import Array, RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK
 

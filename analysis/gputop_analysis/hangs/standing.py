@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gputop_analysis.call_order import Call
+from gputop_analysis.hangs.call_order import Call
 
 
 class ThreadPlace(NamedTuple):

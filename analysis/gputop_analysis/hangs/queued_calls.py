@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from gputop_analysis.call_order import Call
+from gputop_analysis.hangs.call_order import Call
 
 _QUEUED = ("nccl", "xccl", "hccl")
 _EVEN = ("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base")

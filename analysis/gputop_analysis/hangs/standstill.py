@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.hang_cause import BUSY_SHARE, MISMATCHES
-from gputop_analysis.hang_episodes import newest_episode
-from gputop_analysis.hang_facts import BEFORE_NS, ENOUGH_NS, cause_of, wanted_share
-from gputop_analysis.hang_standing import Cause
+from gputop_analysis.hangs.cause import BUSY_SHARE, MISMATCHES
+from gputop_analysis.hangs.episodes import newest_episode
+from gputop_analysis.hangs.facts import BEFORE_NS, ENOUGH_NS, cause_of, wanted_share
+from gputop_analysis.hangs.standing import Cause
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
