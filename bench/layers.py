@@ -179,7 +179,7 @@ def watch(
     times_of = times_of or own_times
     activities = activities or [torch.profiler.ProfilerActivity.CPU]
 
-    guest = sys.modules["gputop_agent.watchers.layers"].watch
+    guest = sys.modules["gputop_agent.watchers.layers.layers"].watch
     session = sys.modules["gputop_agent.runtime.session"].session
     send_command(Path(run_dir), {"cmd": "layers", "steps": WATCHED})
     found: dict[str, dict[str, float]] = {}
@@ -254,7 +254,7 @@ def time_the_guest() -> None:
     """
     import torch
 
-    step = sys.modules["gputop_agent.watchers.layers"].WatchedStep
+    step = sys.modules["gputop_agent.watchers.layers.layers"].WatchedStep
     for name in ("enter", "leave", "hook_nodes"):
         original = getattr(step, name)
 

@@ -61,7 +61,7 @@ def train(name: str) -> None:
 
 def measured(step) -> dict[str, object]:
     """Cost of a look, of the listener between looks, and of both on average at the default rate."""
-    layers = sys.modules["gputop_agent.watchers.layers"]
+    layers = sys.modules["gputop_agent.watchers.layers.layers"]
     rng = random.Random(1)
     seen = _count_looks(layers)
     off, looked = [], []

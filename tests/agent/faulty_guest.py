@@ -34,8 +34,8 @@ import gputop_agent
 THIN = {
     "runtime.guard.failed",
     "runtime.guard.around.wrapper",
-    "watchers.loader_places.noting.wrapper",
-    "watchers.built_places._noting.wrapper",
+    "watchers.loaders.loader_places.noting.wrapper",
+    "watchers.looks.built_places._noting.wrapper",
     "hooks.forward.CallSlot.__call__",
     "hooks.optimizer.before_step",
     "hooks.optimizer.after_step",
@@ -194,7 +194,8 @@ def look_early():
     """Let the rare looks and some windows fall into these few steps."""
     from gputop_agent import wire
     from gputop_agent.timing import sampling, update_pattern
-    from gputop_agent.watchers import checkup, growth
+    from gputop_agent.watchers.looks import checkup
+    from gputop_agent.watchers.memory import growth
 
     sampling.FIRST_STEP = sampling.CALM_STEPS = 0
     sampling.ASK_EVERY = update_pattern.PERIODS = 2

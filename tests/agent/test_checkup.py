@@ -7,7 +7,7 @@ import torch
 from agent_support import run_script
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import graph_chain
+from gputop_agent.watchers.graphs import graph_chain
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gputop_agent.runtime import frames, source
-from gputop_agent.watchers import collections_kept, keepers
+from gputop_agent.watchers.memory import collections_kept, keepers
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from gputop_agent.description import describe_loader  # noqa: E402
 from gputop_agent.runtime import affinity, transport  # noqa: E402
 from gputop_agent.runtime.session import DATA, OTHER, session  # noqa: E402
 from gputop_agent.timing import batch  # noqa: E402
-from gputop_agent.watchers import fetches  # noqa: E402
+from gputop_agent.watchers.loaders import fetches  # noqa: E402
 
 
 class Rows(Dataset):

@@ -6,7 +6,7 @@ from torch import nn
 
 from gputop_agent.runtime import source
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import frozen_groups
+from gputop_agent.watchers.looks import frozen_groups
 
 SOURCE = """
 from torch import nn

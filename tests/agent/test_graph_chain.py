@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputop_agent.watchers import graph_chain
+from gputop_agent.watchers.graphs import graph_chain
 
 ITSELF = ["total = 0.9 * total + loss"]
 CUT = ["total = total.detach()"]

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import numeric_origin
-from gputop_agent.watchers.graph_layers import GraphLayers
-from gputop_agent.watchers.graph_origin import Graph
-from gputop_agent.watchers.layer_slots import SlottedModules
+from gputop_agent.watchers.graphs.graph_layers import GraphLayers
+from gputop_agent.watchers.graphs.graph_origin import Graph
+from gputop_agent.watchers.layers.layer_slots import SlottedModules
+from gputop_agent.watchers.nan import numeric_origin
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import growth
+from gputop_agent.watchers.memory import growth
 
 MIB = 1 << 20
 

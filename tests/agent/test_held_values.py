@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import held_values
+from gputop_agent.watchers.nan import held_values
 
 np = pytest.importorskip("numpy")
 NAN = float("nan")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gputop_agent.runtime import frames
-from gputop_agent.watchers import keepers
+from gputop_agent.watchers.memory import keepers
 
 
 def of_this_file(file):

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gputop_agent.runtime.session import session  # noqa: E402
-from gputop_agent.watchers.layer_clock import BACKWARD, LayerClock  # noqa: E402
+from gputop_agent.watchers.layers.layer_clock import BACKWARD, LayerClock  # noqa: E402
 
 OUTER, INNER = 0, 1
 SLEEP_S = 0.05

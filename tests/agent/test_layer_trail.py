@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers.layer_clock import OUTSIDE, DeviceTrail, LayerClock
+from gputop_agent.watchers.layers.layer_clock import OUTSIDE, DeviceTrail, LayerClock
 
 
 class Stamp:

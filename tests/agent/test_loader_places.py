@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from gputop_agent.runtime import frames  # noqa: E402
-from gputop_agent.watchers import loader_places  # noqa: E402
+from gputop_agent.watchers.loaders import loader_places  # noqa: E402
 
 
 class Rows(Dataset):

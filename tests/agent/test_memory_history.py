@@ -10,7 +10,7 @@ import pytest
 from gputop_agent import wire
 from gputop_agent.runtime import transport
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import memory_history
+from gputop_agent.watchers.memory import memory_history
 
 
 class Cuda:

@@ -5,8 +5,8 @@ import torch
 from agent_support import run_plain, run_script
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import gradient_poles
-from gputop_agent.watchers.graph_origin import Graph
+from gputop_agent.watchers.graphs import gradient_poles
+from gputop_agent.watchers.graphs.graph_origin import Graph
 
 pytestmark = pytest.mark.e2e
 

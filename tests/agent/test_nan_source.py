@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import batch_origin, nan_source
+from gputop_agent.watchers.loaders import batch_origin
+from gputop_agent.watchers.nan import nan_source
 
 SCRIPT = """
 import math

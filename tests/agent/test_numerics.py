@@ -179,7 +179,7 @@ def test_a_row_a_target_and_the_second_of_two_models_are_named(
 
 def test_a_norm_that_stays_not_finite_is_looked_into_a_few_times(monkeypatch):
     """Each look makes objects enough to wake the garbage collector of the training."""
-    from gputop_agent.watchers import numerics
+    from gputop_agent.watchers.nan import numerics
 
     looks = []
     monkeypatch.setattr(numerics, "watch", numerics.NumericsWatch())

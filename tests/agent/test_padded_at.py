@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from gputop_agent.runtime import source
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import batch_origin, padded_at
+from gputop_agent.watchers.loaders import batch_origin, padded_at
 
 SOURCE = """
 import torch

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gputop_agent.runtime.session import session  # noqa: E402
-from gputop_agent.watchers import places  # noqa: E402
+from gputop_agent.watchers.stacks import places  # noqa: E402
 
 SOURCE = """
 def broadcast(tensor, src=None, group=None, group_src=None):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import rate_steps
+from gputop_agent.watchers.looks import rate_steps
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from gputop_agent.runtime import session as state
 from gputop_agent.runtime import transport
-from gputop_agent.watchers import rivals
+from gputop_agent.watchers.stacks import rivals
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from gputop_agent.runtime import frames, interrupts, transport
 from gputop_agent.runtime import session as state
-from gputop_agent.watchers import dump, stacks
+from gputop_agent.watchers.stacks import dump, stacks
 
 PACKAGE = "/x/site-packages/trainer_lib/loop.py"
 SOURCE = "def fetch(started, gate):\n    started.set()\n    gate.wait()\n"

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from gputop_agent.runtime import frames
-from gputop_agent.watchers import shared_functions
+from gputop_agent.watchers.stacks import shared_functions
 
 TOOL = """
 def area(scores):

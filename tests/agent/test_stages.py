@@ -3,7 +3,7 @@
 import pytest
 
 from gputop_agent.timing import events
-from gputop_agent.watchers import checkup
+from gputop_agent.watchers.looks import checkup
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from agent_support import run_script
 
 torch = pytest.importorskip("torch")
 
-from gputop_agent.watchers import worker_looks  # noqa: E402
+from gputop_agent.watchers.loaders import worker_looks  # noqa: E402
 
 SCRIPT = """
 import sys, time, torch

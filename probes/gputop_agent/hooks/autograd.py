@@ -12,7 +12,9 @@ from gputop_agent.timing import activation, batch, clock, device, events, replic
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
 from gputop_agent.timing.step_state import NO_GAP, open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup, layers, numerics
+from gputop_agent.watchers.layers import layers
+from gputop_agent.watchers.looks import checkup
+from gputop_agent.watchers.nan import numerics
 
 from . import optimizer
 

@@ -7,7 +7,7 @@ from gputop_agent.runtime import frames, guard, late, modes
 from gputop_agent.runtime.session import OPTIMIZER, session
 from gputop_agent.timing import clock, device
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import numerics
+from gputop_agent.watchers.nan import numerics
 
 from . import optimizer
 

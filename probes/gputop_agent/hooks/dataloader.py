@@ -13,7 +13,7 @@ from gputop_agent.runtime.session import DATA, EVAL, H2D, session
 from gputop_agent.timing import activation, batch, clock, device, events, sampling, startup
 from gputop_agent.timing.clock import stack
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import batch_origin, fetches, loader_places, worker_looks
+from gputop_agent.watchers.loaders import batch_origin, fetches, loader_places, worker_looks
 
 from . import optimizer
 

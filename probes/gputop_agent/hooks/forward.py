@@ -20,7 +20,8 @@ from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
 from gputop_agent.timing.evaluations import modes
 from gputop_agent.timing.step_state import FIRST_FORWARD, open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup, layer_slots, layers
+from gputop_agent.watchers.layers import layer_slots, layers
+from gputop_agent.watchers.looks import checkup
 
 from . import optimizer
 

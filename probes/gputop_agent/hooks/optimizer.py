@@ -14,7 +14,9 @@ from gputop_agent.timing import activation, clock, device, events, roots, sampli
 from gputop_agent.timing.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import built_places, checkup, layers, numerics, rate_steps
+from gputop_agent.watchers.layers import layers
+from gputop_agent.watchers.looks import built_places, checkup, rate_steps
+from gputop_agent.watchers.nan import numerics
 
 
 def install(torch):

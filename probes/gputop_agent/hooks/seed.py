@@ -4,7 +4,7 @@ to where it was before.
 
 from gputop_agent.runtime import frames, guard
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers.reseeding import seeds
+from gputop_agent.watchers.looks.reseeding import seeds
 
 
 def install(torch):

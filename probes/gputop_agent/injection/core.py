@@ -24,7 +24,8 @@ from gputop_agent.runtime import bound, finder, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import activation, sampling, steps
 from gputop_agent.timing import startup as milestones
-from gputop_agent.watchers import dryrun, exceptions, memory_history
+from gputop_agent.watchers import dryrun, exceptions
+from gputop_agent.watchers.memory import memory_history
 
 HOOKS = (
     bound,

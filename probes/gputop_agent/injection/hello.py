@@ -16,7 +16,10 @@ from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch, device, flop_count
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import built_places, dryrun, layers, numerics, tracers
+from gputop_agent.watchers import dryrun, tracers
+from gputop_agent.watchers.layers import layers
+from gputop_agent.watchers.looks import built_places
+from gputop_agent.watchers.nan import numerics
 
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten

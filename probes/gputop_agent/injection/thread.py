@@ -19,7 +19,10 @@ from gputop_agent.runtime import affinity, guard, looks, paging, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory, sampling
 from gputop_agent.timing.own_cost import own_cost
-from gputop_agent.watchers import fetches, moving, nan_place, rivals, stacks
+from gputop_agent.watchers import moving
+from gputop_agent.watchers.loaders import fetches
+from gputop_agent.watchers.nan import nan_place
+from gputop_agent.watchers.stacks import rivals, stacks
 
 #: (until this many seconds after the start, seconds between two looks): quick while the first
 #: answers are wanted, since a place needs some tens of looks. A tick takes 25-150 us, mostly cold
@@ -198,7 +201,7 @@ def execute(command):
     """Run one command of the recorder; an unknown one is a newer recorder's and is ignored."""
     name = command.get("cmd")
     if name == "dump":
-        from gputop_agent.watchers import dump
+        from gputop_agent.watchers.stacks import dump
 
         dump.send(command.get("reason", ""))
     elif name == "flight_recorder":
@@ -210,11 +213,11 @@ def execute(command):
 
         burst.request(command)
     elif name == "layers":
-        from gputop_agent.watchers import layers
+        from gputop_agent.watchers.layers import layers
 
         layers.request(command)
     elif name == "memory_snapshot":
-        from gputop_agent.watchers import memory_history
+        from gputop_agent.watchers.memory import memory_history
 
         memory_history.request(command)
     elif name == "detach":

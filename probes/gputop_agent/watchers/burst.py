@@ -15,7 +15,7 @@ from gputop_agent import wire
 from gputop_agent.runtime import interrupts, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import rivals
+from gputop_agent.watchers.stacks import rivals
 
 _MAX_STEPS = 100
 _ROWS = 40

@@ -8,7 +8,8 @@ import threading
 from gputop_agent.runtime import current, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.activation import before_training
-from gputop_agent.watchers import dryrun, memory_history, out_of_memory
+from gputop_agent.watchers import dryrun
+from gputop_agent.watchers.memory import memory_history, out_of_memory
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
@@ -112,7 +113,7 @@ def report(error, traceback, thread=None):
 
 def _bad_weight():
     """A weight that is no number by now; imported late, as most processes train nothing."""
-    from gputop_agent.watchers import numeric_origin
+    from gputop_agent.watchers.nan import numeric_origin
 
     return numeric_origin.first_bad_weight()
 

@@ -1,0 +1,1 @@
+"""What autograd's graphs tell: nodes, leaves, layers, operations."""

@@ -1,0 +1,1 @@
+"""Time and memory of layers, in steps that are watched."""

@@ -1,0 +1,1 @@
+"""DataLoaders: their lines, workers, batches."""

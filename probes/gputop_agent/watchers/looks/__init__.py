@@ -1,0 +1,1 @@
+"""Looks at gradients, parameters and optimizers in a few steps."""

@@ -1,0 +1,84 @@
+"""Where optimizers and their schedulers are made: the lines of user code that their settings stand
+in.
+"""
+
+import sys
+
+from gputop_agent.runtime import frames, guard, living
+from gputop_agent.timing import startup
+from gputop_agent.watchers.stacks import shared_functions
+
+_MAX_CONSTRUCTORS = 8
+
+# each -> the line that makes it, and the one that calls that function
+_optimizers = living.Living()
+_schedulers = living.Living()
+
+
+def install(optim, lr_scheduler):
+    """Wrap the constructors of all optimizers and schedulers of torch's."""
+    for class_, sites in (
+        (optim.Optimizer, _optimizers),
+        (lr_scheduler.LRScheduler, _schedulers),
+        (lr_scheduler.ReduceLROnPlateau, _schedulers),
+    ):
+        guard.patch(class_, "__init__", _noting(class_.__init__, sites))
+
+
+def of_optimizer(optimizer):
+    """The site where it was made; None where a package did it, or nobody saw it."""
+    return _site(_optimizers.get(optimizer))
+
+
+def of_scheduler(optimizer):
+    """The site where the scheduler of an optimizer was made; the last of several."""
+    return next(
+        (
+            _site(lines)
+            for scheduler, lines in reversed(_schedulers.items())
+            if getattr(scheduler, "optimizer", None) is optimizer
+        ),
+        None,
+    )
+
+
+def _noting(original, sites):
+    """A constructor that notes its caller."""
+
+    def wrapper(self, *args, **kwargs):
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            guard.vanish(error, "__init__")
+            raise
+        try:
+            lines = _lines(self, sys._getframe(1))
+            if lines:
+                sites.put(self, lines)
+            startup.optimizer_made()
+        except Exception:
+            guard.failed("constructor of an optimizer")
+        return result
+
+    return guard.dress(wrapper, original)
+
+
+def _lines(built, frame):
+    """The line that calls the constructor, past constructors of subclasses, after the one that
+    calls its function.
+    """
+    for _ in range(_MAX_CONSTRUCTORS):
+        code = frame.f_code
+        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not built:
+            break
+        frame = frame.f_back
+    users = [frame_ for frame_ in frames.stack(frame) if frames.is_user(frame_)]
+    return [frames.label(frame_) for frame_ in users[1::-1]]
+
+
+def _site(lines):
+    """Of the last of them, or of the call of its function where several lines call that."""
+    if not lines:
+        return None
+    shared = shared_functions.calls_in(lines)
+    return (shared or lines[-1:])[0].partition(" ")[0]

@@ -1,0 +1,1 @@
+"""What grows, what keeps it, and what an allocator did."""

@@ -1,0 +1,101 @@
+"""Which attribute of a data set holds values that are not finite."""
+
+import sys
+from collections import OrderedDict, defaultdict
+from typing import Any, NamedTuple
+
+from gputop_agent.runtime import modes
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers.graphs import graph_origin
+
+_MAX_VALUES = 1 << 24  # that are read of one data set
+_MAX_ITEMS = 20_000  # of lists and dicts
+_DEPTH = 3  # of lists in lists
+_COLLECTIONS = (list, tuple, dict, OrderedDict, defaultdict)
+_WRAPPERS = 4  # torch's Subset and its like
+
+
+class Holder(NamedTuple):
+    """A class, and the attribute of its object in which some values are not finite."""
+
+    kind: type
+    attribute: str
+
+
+@modes.unseen
+def of_dataset(dataset: Any):
+    """The ``Holder`` among a data set and those that it wraps; None where what is in reach is
+    finite.
+
+    Looked into are tensors of the CPU, NumPy's arrays, tables of pandas, and lists and dicts of
+    those in ``__dict__``; not mapped files, whose reading costs.
+    """
+    for _ in range(_WRAPPERS):
+        parts = getattr(dataset, "__dict__", None)
+        if not parts:
+            return None
+        reader = _Reader()
+        for attribute, value in list(parts.items()):
+            if attribute != "dataset" and reader.has_bad(value):
+                return Holder(type(dataset), attribute)
+        dataset = parts.get("dataset")
+    return None
+
+
+class _Reader:
+    """Looks into values until there were too many."""
+
+    def __init__(self):
+        self.values_left = _MAX_VALUES
+        self.items_left = _MAX_ITEMS
+
+    def has_bad(self, value: Any, depth=0):
+        """Whether a number, or one in an array or a collection, is not finite."""
+        if type(value) in _COLLECTIONS:  # a subclass's methods are the user's
+            return depth < _DEPTH and self._is_in(value, depth + 1)
+        if isinstance(value, float):  # NumPy's float64 is one
+            return value - value != 0
+        package = type(value).__module__.partition(".")[0]
+        if package == "torch" and isinstance(value, session.torch.Tensor):
+            return self._may_read(value.numel()) and _is_bad_tensor(value)
+        if package == "numpy" and hasattr(value, "dtype") and not hasattr(value, "mask"):
+            return self._may_read(value.size) and _is_bad_array(value)
+        if package == "pandas" and hasattr(value, "select_dtypes"):
+            return self._may_read(value.size) and _is_bad_table(value)
+        return False
+
+    def _is_in(self, collection, depth):
+        held = collection.values() if isinstance(collection, dict) else collection
+        for value in list(held)[: self.items_left]:
+            self.items_left -= 1
+            if self.has_bad(value, depth):
+                return True
+        return False
+
+    def _may_read(self, values):
+        self.values_left -= values
+        return self.values_left >= 0
+
+
+def _is_bad_tensor(tensor):
+    return tensor.is_cpu and graph_origin.is_finite(tensor) is False
+
+
+def _is_bad_array(array):
+    numpy = sys.modules["numpy"]
+    if array.dtype.kind != "f" or not array.size or _is_mapped(array):
+        return False
+    with numpy.errstate(all="ignore"):  # it may warn of a NaN, on the training's stderr
+        return not (numpy.isfinite(array.min()) and numpy.isfinite(array.max()))
+
+
+def _is_mapped(array):
+    while isinstance(array, sys.modules["numpy"].ndarray):
+        if isinstance(array, sys.modules["numpy"].memmap):
+            return True
+        array = array.base
+    return array is not None and type(array).__name__ == "mmap"
+
+
+def _is_bad_table(table):
+    return bool(table.select_dtypes("number").isna().to_numpy().any())

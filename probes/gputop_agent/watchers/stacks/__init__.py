@@ -1,0 +1,1 @@
+"""Where threads stand, by samples of their stacks."""
