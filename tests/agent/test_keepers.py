@@ -295,3 +295,25 @@ def test_a_look_goes_through_all_objects_for_a_while_only(monkeypatch, budget_ns
     holders = walks.referrers(history[0])
     assert ["history" for holder in holders if holder is history] == found
     assert walks.spent_ns > 0 or not found
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_lists_that_are_one_of_many_are_told_by_what_holds_them(monkeypatch, kind):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper = keepers.GrowingContainer()
+    latest, tensors = kind(), []
+    for step in range(16):
+        tensors += [torch.ones(3) for _ in range(25)]
+        latest[step] = tensors[-25:]  # keeps the states
+        if step == 11:
+            assert looked(tensors, keeper) == {}
+    assert looked(tensors, keeper)["kept_in"] == "latest"
+
+
+def test_a_list_among_other_things_is_told_itself(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper = keepers.GrowingContainer()
+    rest = {"pile": [torch.ones(2) * i for i in range(200)], "step": 3, "name": "run"}
+    keeper.look(tuple(rest["pile"]), beside=())
+    rest["pile"].extend(torch.ones(2) for _ in range(40))
+    assert keeper.look(tuple(rest["pile"]), beside=()).get("kept_in") != "rest"

@@ -56,3 +56,32 @@ def test_lines_that_call_it_themselves_come_first(schedule):
     calls.lines.clear()
     calls.lines.update({("train.py:9", False): 30, ("train.py:44", True): 30})
     assert rate_steps.of(optimizer)["rate_stepped_at"] == ["train.py:44", "train.py:9"]
+
+
+@pytest.mark.parametrize(("updates", "told"), [(60, {}), (120, "OneCycleLR"), (39, {})])
+def test_one_cycle_is_made_for_each_update(monkeypatch, updates, told):
+    rate_steps.reset()
+    monkeypatch.setattr(session, "step", 1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=600)
+    for _ in range(2):
+        optimizer.step()
+        rate_steps.before((cycle,), {})
+        cycle.step()
+    session.step = updates
+    fields = rate_steps.of(optimizer)
+    assert fields.get("rate_rarely", {}) == told
+    if told:
+        assert fields["rate_stepped"] == 2 and fields["rate_length"] == 600
+    rate_steps.reset()
+
+
+def test_one_cycle_that_goes_on_with_each_update(monkeypatch):
+    monkeypatch.setattr(session, "step", 120)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=600)
+    for _ in range(120):
+        optimizer.step()
+        cycle.step()
+    rate_steps.before((cycle,), {})
+    assert rate_steps.of(optimizer) == {}

@@ -286,6 +286,18 @@ def test_checkpoints_and_evaluation(tmp_path, phase, flag, id):
     assert f"every {rarer} steps" in found(build)[id].fix
 
 
+def test_the_code_around_an_evaluation_is_part_of_it(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(200):
+        often = step % 10 == 9
+        flags = wire.F_EVAL * often or wire.F_FIRST * (step == 0)
+        build.step(forward=10.0, flags=flags, eval=12.0 * often, other=0.5 + 20.0 * often)
+    told = found(build)["HO08"]
+    assert told.recoverable_ms_per_step == pytest.approx(3.2 * 0.9, rel=0.05)
+    assert "32 ms each, of which 12 ms in the model" in told.evidence
+
+
 def test_one_long_checkpoint_is_only_mentioned(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

@@ -584,6 +584,36 @@ def test_a_model_that_is_trained_in_eval_mode(tmp_path, times, is_told):
     assert ("NU14" in found(build)) == is_told
 
 
+def test_a_model_that_was_in_eval_mode_from_the_beginning(tmp_path):
+    fields = {"eval_mode": "Net", "eval_mode_parts": ["Dropout"], "eval_mode_looks": 2}
+    told = found(looked_at(tmp_path, eval_mode_after=-1, eval_mode_at="train.py:8", **fields))
+    assert "from the beginning" in told["NU14"].title and told["NU14"].site == "train.py:8"
+    assert "train.py:8 leaves it in eval mode" in told["NU14"].fix
+
+
+def test_a_whole_module_beside_the_model_is_told_however_small(tmp_path):
+    fields = {"stray": 5, "stray_looks": 3, "graded": 1000, "stray_names": ["Linear.weight"]}
+    told = found(looked_at(tmp_path, stray_apart="Linear", **fields))["NU08"]
+    assert told.severity == "medium" and "make their module a part of the model" in told.fix
+
+
+@pytest.mark.parametrize(("to", "words"), [(False, "still trained"), (True, "still frozen")])
+def test_an_attribute_that_nothing_reads(tmp_path, to, words):
+    fields = {"misspelt_values": 640, "misspelt_names": ["words.weight"]}
+    lines = {"misspelt_at": "train.py:12"}
+    build = looked_at(tmp_path, misspelt="require_grad", misspelt_to=to, **fields, **lines)
+    told = found(build)["NU08"]
+    assert words in told.title and f"requires_grad_({to})" in told.fix
+    assert (told.site, told.severity) == ("train.py:12", "medium")
+
+
+def test_a_schedule_of_updates_that_is_stepped_once_an_epoch(tmp_path):
+    fields = {"rate_rarely": "OneCycleLR", "rate_stepped": 2, "rate_length": 600}
+    told = found(looked_at(tmp_path, rate_stepped_at=["train.py:50"], **fields))["NU06"]
+    assert "is stepped once in" in told.title and "2 steps of the 600" in told.evidence
+    assert told.severity == "medium" and "after each optimizer.step()" in told.fix
+
+
 def test_the_way_out_of_an_evaluation_that_forgets_the_training_mode(tmp_path):
     fields = {"eval_mode": "Net", "eval_mode_parts": ["Dropout"], "eval_mode_looks": 2}
     lines = {"eval_mode_at": "train.py:30", "eval_mode_left_at": "train.py:34"}

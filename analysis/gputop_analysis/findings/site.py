@@ -45,6 +45,12 @@ class Site:
         return self.where == IN_FUNCTION
 
     @property
+    def is_of_one_function(self) -> bool:
+        """Whether both lines that hold most samples are of one function that is called at one."""
+        function = (self.site or "").partition(" ")[2]
+        return bool(self.caller and function) and self.beside.endswith(f" {function}")
+
+    @property
     def least_share(self) -> float:
         """The lower end of the share's interval."""
         return surely(round(self.share * self.samples), self.samples)

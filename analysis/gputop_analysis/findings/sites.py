@@ -64,7 +64,8 @@ def top_site(
     working = working_loops(view, rank)
     if nested:
         samples = with_loops(samples, working, nested)
-    site = place_of(view, rank, samples, _judged(samples), working)
+    judged = samples if phase == "comm" else _judged(samples)  # a wait lies in what it calls
+    site = place_of(view, rank, samples, judged, working)
     if all_work and site.site is None:
         site = place_of(view, rank, samples, samples, working)
     return replace(

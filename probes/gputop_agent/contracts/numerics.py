@@ -46,6 +46,20 @@ class CheckupEvent(TypedDict, total=False):
     """Calls of its schedule's ``step`` an update, where they are 1.5 or more."""
     rate_stepped_at: list[Line]
     """The lines that do it, those first that call it themselves."""
+    rate_rarely: Line
+    rate_stepped: Whole
+    rate_length: Whole
+    """A schedule that is made to be stepped with each update (``OneCycleLR``), and is stepped once
+    in 20 or more: its class, how often it was, and the steps that it is made for (0: not told).
+    """
+    misspelt: Line
+    misspelt_to: bool
+    misspelt_values: Whole
+    misspelt_names: list[Line]
+    misspelt_at: Line
+    """An attribute that parameters were given and that is nearly called ``requires_grad``, what it
+    was set to, of how many values, and the line.
+    """
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]
@@ -96,6 +110,8 @@ class CheckupEvent(TypedDict, total=False):
     """Those of them that are in no module."""
     stray_made_at: Line
     """The only line of the script that makes a parameter, where some are in no module."""
+    stray_apart: Line
+    """The class of a module beside the model, where they are all that it has."""
     stray_waiting: Whole
     """Those of them that an optimizer has which has not stepped."""
     cleared_backwards: Whole
@@ -111,9 +127,11 @@ class CheckupEvent(TypedDict, total=False):
     eval_mode_parts: list[Line]
     """Classes in it that do something else in eval mode."""
     eval_mode_after: Step
-    """The last look that saw it in training mode."""
+    """The last look that saw it in training mode; -1: none has."""
     eval_mode_at: Line
-    """The only ``eval()`` of the script."""
+    """The only ``eval()`` of the script; of a model that never was in training mode, also the only
+    ``from_pretrained()``.
+    """
     eval_mode_set_at: Line
     """What its class calls in a train() of its own."""
     eval_mode_left_at: Line

@@ -41,7 +41,7 @@ def before_backward(args, kwargs):
     depth = len(clock.stack)
     if open_step.gap_phase != NO_GAP:
         _book_loss()
-    if not open_step.in_forward and not open_step.in_optimizer:
+    if not open_step.in_forward:
         _begin_outermost()
     if open_step.check_stage:
         checkup.before_backward(args, kwargs)
@@ -205,10 +205,12 @@ def note_loss(loss):
 
 
 def _begin_outermost():
-    if session.phase == H2D:
-        clock.switch(OTHER)
     if open_step.unsure:
         open_step.belongs_to_training()
+    if open_step.in_optimizer:  # in a closure
+        return
+    if session.phase == H2D:
+        clock.switch(OTHER)
     events.compute_begins()
 
 

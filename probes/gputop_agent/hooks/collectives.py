@@ -40,6 +40,15 @@ _EXCHANGES = (
 def install(torch):
     """Wrap them in the module and in the package that re-exports them."""
     finder.after_import("torch.distributed.distributed_c10d", _wrap)
+    finder.after_import("torch.distributed.tensor._api", _wrap_sharded)
+
+
+def _wrap_sharded(module):
+    """A sharded tensor made whole, which gathers it from all ranks."""
+    sharded = getattr(module, "DTensor", None)
+    original = getattr(sharded, "full_tensor", None)
+    if original is not None:
+        guard.patch(sharded, "full_tensor", guard.around(original, before, after))
 
 
 def _wrap(module):

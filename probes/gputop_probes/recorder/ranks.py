@@ -10,6 +10,8 @@ from gputop_probes import procfs
 
 _STEP_INDEX = [name for name, _ in wire.STEP_FIELDS].index("step")
 _COUNT_INDEX = [name for name, _ in wire.STEP_FIELDS].index("n_steps")
+_WALL_INDEX = [name for name, _ in wire.STEP_FIELDS].index("wall_ns")
+_COMM_INDEX = [name for name, _ in wire.STEP_FIELDS].index("comm_ns")
 _LONGEST_INDEX = [name for name, _ in wire.STEP_FIELDS].index("wall_max_ns")
 _DROPPED_INDEX = [name for name, _ in wire.STEP_FIELDS].index("dropped")
 _RECENT = 64
@@ -32,6 +34,8 @@ class Rank:
         self.last_step = -1
         self.dropped = 0
         self.comm_records = 0
+        self.wall_ns = self.called_ns = 0
+        """Time of its steps, and of collectives in them that the script calls by itself."""
         self.progress_s = time.monotonic()
         """Monotonic time in seconds when it last showed life that counts as progress."""
         self.moved_s = float("-inf")
@@ -47,6 +51,8 @@ class Rank:
     def saw_steps(self, records: bytes) -> None:
         """Take in the STEP records of a message."""
         for fields in wire.STEP.iter_unpack(records):
+            self.wall_ns += fields[_WALL_INDEX]
+            self.called_ns += fields[_COMM_INDEX]
             if fields[_STEP_INDEX] >= FIRST_STEPS:
                 self.longest_s = max(self.longest_s, fields[_LONGEST_INDEX] / 1e9)
         fields = wire.STEP.unpack(records[-wire.STEP.size :])

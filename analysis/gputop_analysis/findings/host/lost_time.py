@@ -43,6 +43,8 @@ go through the elements one by one.
 """
 PART_OF_TWO = 0.25
 """The same where two lines hold most of it together."""
+PART_IN_HELPER = 0.15
+"""The same where both are of one function that the loop calls."""
 SEEN_FORWARD = 0.1
 """Of the backward; a forward takes about half of it (Kaplan et al. 2020, section 2.1)."""
 LEAST_LEFT = 0.5
@@ -233,7 +235,8 @@ def _severity(other: Share, site: Site | None, series: RankSeries) -> Severity:
     if not other.surely_above(UNATTRIBUTED):
         return "info"
     if site.beside:
-        return "medium" if other.share.low > PART_OF_TWO else "info"
+        of_two = PART_IN_HELPER if site.is_of_one_function else PART_OF_TWO
+        return "medium" if other.share.low > of_two else "info"
     if named(site):
         return "high" if other.share.low > 0.25 else "medium"
     if other.share.low > LARGE_PART and not _forward_is_elsewhere(series):

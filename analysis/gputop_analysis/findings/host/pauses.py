@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gputop_agent import wire
 from gputop_analysis.findings.advice import OWN_LOOP, SEVERAL_RANKS, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
@@ -109,8 +111,12 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
 
 def _shares(view: RunView, column: str) -> list[Share | None]:
     """Of the ranks that spend most time on it."""
-    shares = [whole_share(view, rank, lambda rows: rows[column]) for rank in most_of(view, column)]
-    return [share and in_cycles(share) for share in shares]
+    return [_in_cycles(view, rank, lambda rows: rows[column]) for rank in most_of(view, column)]
+
+
+def _in_cycles(view: RunView, rank: int, nanoseconds: Callable[[Array], Array]) -> Share | None:
+    share = whole_share(view, rank, nanoseconds)
+    return share and in_cycles(share)
 
 
 def _saved_at(events: list[dict[str, Any]]) -> str | None:
@@ -156,6 +162,8 @@ def _rounded_up(steps: float) -> int:
 
 EVALUATING = 0.15
 """Share of the time in evaluations."""
+MUCH_AROUND = 1.2
+"""Times the forwards that evaluate, from which on the rest is told apart."""
 
 
 @finding(
@@ -167,7 +175,7 @@ EVALUATING = 0.15
     "interval)",
     fix="evaluate less often, on fewer batches, or in larger ones",
     no_use="where the evaluations are needed as often",
-    reads="steps.eval_ns",
+    reads="steps.eval_ns, and what the steps with an evaluation have of other time above the usual",
     silent="no evaluation in the window; reinforcement learning, where forwards without gradients "
     "are those of a policy that acts, or of a target network",
     traps="an evaluation as long as intended",
@@ -177,7 +185,7 @@ EVALUATING = 0.15
 )
 def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     """A large part of the run is evaluation."""
-    shares = _shares(view, "eval_ns")
+    shares = [_evaluating(view, rank) for rank in most_of(view, "eval_ns")]
     spent = worst(shares)
     if spent is None or not spent.surely_above(EVALUATING) or Facts(view, spent.rank).acts:
         return None
@@ -187,12 +195,16 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     every = _usual_distance(evaluated_after) or max(1, series.total_steps() // count)
     site = top_site(view, "eval", rank=spent.rank)
     remaining_share = 1 - 1 / RARER
+    forwards_ms = float(series.per_step_ms("eval_ns").mean())
+    around = ""
+    if spent.ms.value > MUCH_AROUND * forwards_ms:
+        around = f", of which {forwards_ms * every:,.0f} ms in the model"
     return spec.make(
         severity="high" if spent.share.low > 0.50 else "medium",
         title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",
         evidence=f"{counted(count, 'evaluation')}, one every {every} "
         f"steps or so, {spent.ms.value * every:,.0f} ms "
-        f"each: {spent.percent}" + (f"; {site.words}" if site else ""),
+        f"each{around}: {spent.percent}" + (f"; {site.words}" if site else ""),
         fix=(
             phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),
@@ -204,11 +216,30 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         proof=spent.proof(
             "evaluation",
             EVALUATING,
-            "steps.eval_ns",
-            f"recoverable = evaluation time x (1 - 1/{RARER}): asked for {RARER} times less often",
+            "steps.eval_ns, steps.other_ns",
+            "evaluation time = forwards that evaluate, and what the code around them takes above "
+            f"other steps; recoverable = evaluation time x (1 - 1/{RARER}): asked for {RARER} "
+            "times less often",
             Input("evaluations", count, "", "records with steps.eval_ns above 0"),
         ),
     )
+
+
+def _evaluating(view: RunView, rank: int) -> Share | None:
+    """Forwards that evaluate, and what the code around them takes: metrics, batches, logs."""
+    series = view.per_rank[rank]
+    evaluates = (series.rows["flags"] & wire.F_EVAL) != 0
+    others = series.after_set_up & ~evaluates
+    if not others.any():
+        return _in_cycles(view, rank, lambda rows: rows["eval_ns"])
+    usual_ns = float(np.median((series.rows["other_ns"] / series.n_steps)[others]))
+
+    def spent_ns(rows: Array) -> Array:
+        above = np.maximum(rows["other_ns"] - rows["agent_ns"] - usual_ns * rows["n_steps"], 0)
+        pauses = np.maximum(rows["eval_ns"] + rows["checkpoint_ns"], 1)
+        return rows["eval_ns"] * (1 + np.where(evaluates, above / pauses, 0))
+
+    return _in_cycles(view, rank, spent_ns)
 
 
 def _usual_distance(steps: Array) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from gputop_agent.contracts import Hello
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
+from gputop_analysis.findings.numerics.misspelt import misspelt
 from gputop_analysis.findings.numerics.wrong_habits import standing
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -34,8 +35,9 @@ MUCH_WITHOUT = 0.01
     "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
     "of what wants one; or at three looks in a row more than 1 % of what has one, or part "
-    "of a model that is trained, is in no optimizer that has stepped, and does not change; or one "
-    "of several optimizers steps without any gradient",
+    "of a model that is trained or a whole module beside it, is in no optimizer that has stepped, "
+    "and does not change; or one of several optimizers steps without any gradient; or parameters "
+    "have an attribute that is nearly called requires_grad, with another value",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -62,6 +64,7 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         on_ranks(view, "checkup", of_rank)
         or _of_another_optimizer(view, spec)
         or _left_out(view, spec)
+        or misspelt(view, spec)
         or _frozen_group(view, spec)
     )
 
@@ -316,7 +319,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
     def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         stray, graded = last.get("stray") or 0, last.get("graded") or 0
-        if last.get("stray_looks", 0) < ALIKE or not (_is_much(last) or _is_of_a_model(last)):
+        is_told = _is_much(last) or _is_of_a_model(last) or last.get("stray_apart")
+        if last.get("stray_looks", 0) < ALIKE or not is_told:
             return None
         share, names = stray / graded, last.get("stray_names") or []
         idle = last.get("without_gradient") or 0
@@ -339,6 +343,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
                 fix = _IN_NO_MODULE
             elif "stray_optimizer_at" in last:
                 fix = _rest_has_one(last)
+            elif last.get("stray_apart") and not _is_much(last):
+                fix = _APART
             else:
                 fix = _not_frozen(by_hand)
         return spec.make(
@@ -421,6 +427,14 @@ def _not_frozen(by_hand: bool) -> str:
 _IN_NO_MODULE = (
     "keep them in an attribute of the module, an nn.ParameterList or an nn.ParameterDict: "
     "parameters() passes over what lies in a plain list or dict; or name them to the optimizer"
+)
+
+
+# Of a whole module beside the model.
+_APART = (
+    "give them to the optimizer, or make their module a part of the model: what a trainer or a "
+    "loss holds beside it is in no model.parameters(), nor cleared by model.zero_grad(); if they "
+    "shall stay as they are, call requires_grad_(False) on them"
 )
 
 

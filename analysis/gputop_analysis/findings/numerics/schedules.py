@@ -12,6 +12,7 @@ from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.origins import WATCH, sentence, skipped_origin
+from gputop_analysis.findings.numerics.rare_schedules import RARELY, rarely_stepped
 from gputop_analysis.findings.numerics.wrong_habits import optimizer_site, schedule_site, standing
 from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
@@ -176,8 +177,9 @@ PEAK_RECORDS = 1500
     f"for the last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run, or below 2^-13 of it "
     f"for the last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the run (medium); or that of "
     f"groups with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, "
-    "20 steps or more apart, while others learn (medium); or torch has warned that the scheduler "
-    "steps before the optimizer (info)",
+    "20 steps or more apart, while others learn (medium); or OneCycleLR or CyclicLR is stepped "
+    f"once in {RARELY} updates or more (medium); or torch has warned that the scheduler steps "
+    "before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
     "each of its units",
     no_use="where the training is meant to end there",
@@ -251,7 +253,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return _resting(view, spec) or _misordered(view, spec)
+    return _resting(view, spec) or rarely_stepped(view, spec) or _misordered(view, spec)
 
 
 def _stepped_often(view: RunView, rank: int) -> tuple[float, list[str]]:

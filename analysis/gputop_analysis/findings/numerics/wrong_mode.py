@@ -19,12 +19,13 @@ SURE_LOOKS = 2
     family="numerics",
     cause="compute",
     trigger="at two looks in a row, 20 steps or more apart, a model that was updated in training "
-    "mode before is updated in eval mode, all of it, and holds dropout or batch norm",
+    "mode before is updated in eval mode, all of it, and holds dropout or batch norm; or one with "
+    "dropout always was, and one place of the script calls eval() or from_pretrained()",
     fix="model.train() after the evaluation",
     no_use="where the last part of a training is meant to run in eval mode",
     reads="the training flag of the modules just before an update, at the looks of NU08",
-    silent="a model that was in eval mode from the beginning; parts of it alone; no dropout and no "
-    "batch norm of torch's",
+    silent="a model without dropout that was in eval mode from the beginning; parts of it alone; "
+    "no dropout and no batch norm of torch's",
     traps="batch norm frozen on purpose: the model as a whole is then in training mode",
     seen_on=CPU,
     pictures=(LOSS,),
@@ -52,12 +53,19 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
             fix = (
                 f"look at {set_at}, in a train() of {name}'s own that may set eval mode; else {fix}"
             )
+        since, before = (
+            "since an evaluation",
+            f"in training mode when it was updated in step {after}",
+        )
+        if after < 0:
+            since, before = "from the beginning", "at no look in training mode"
+            fix = f"call model.train() before the training: {site} leaves it in eval mode"
         return spec.make(
             severity="medium",
-            title=f"{name} is trained in eval mode since an evaluation: {', '.join(parts[:3])}",
-            evidence=f"{name} of rank {rank} was in training mode when it was updated in step "
-            f"{after}, and in eval mode at {looks} looks in a row up to step {last['step']}; what "
-            f"works otherwise in eval mode: {', '.join(parts)}",
+            title=f"{name} is trained in eval mode {since}: {', '.join(parts[:3])}",
+            evidence=f"{name} of rank {rank} was {before}, and in eval mode at {looks} looks in a "
+            f"row up to step {last['step']}; what works otherwise in eval mode: "
+            + ", ".join(parts),
             fix=fix,
             rank=rank,
             site=left_at or set_at or site,

@@ -7,6 +7,7 @@ from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.ranks.called import SMALL_BYTES, Called
 from gputop_analysis.findings.site import Site, named
+from gputop_analysis.findings.stack_samples import marked, total
 from gputop_analysis.text import counted
 
 SLOWEST_BYTES_PER_S = {
@@ -105,6 +106,12 @@ def called_options(
             "DistributedDataParallel(..., broadcast_buffers=False)"
         )
         return [Option(words, wins_ms=exposed_ms)]
+    if _makes_whole(run):
+        words = (
+            f"full_tensor(){at} gathers each sharded tensor from all ranks: compute what is asked "
+            "of it of to_local(), and sum that over the ranks in one message"
+        )
+        return [Option(words, wins_ms=exposed_ms)]
     seldom = f"every {RARER} steps, where their results are only shown"
     if called is None:
         return [
@@ -132,6 +139,13 @@ def called_options(
             ),
         ]
     return options or _less_latency(run, exposed_ms)
+
+
+def _makes_whole(run: Facts) -> bool:
+    """Whether the calls are those that make sharded tensors whole."""
+    samples = marked(run.view, "comm", None)
+    whole = total(sample for sample in samples if "full_tensor(" in sample.code)
+    return whole > total(samples) / 2
 
 
 def _sums_gradients(run: Facts) -> bool:

@@ -79,11 +79,27 @@ def _least_wait(view: RunView) -> _LeastWait | None:
     if waited.beside_ms is not None:
         least_ms, source = (waited.ms - waited.beside_ms).min(axis=1), DDP_TIMERS
     called_ms = common.per_step_ms("comm_ns").min(axis=1)
-    by_wrapper = any(Facts(view, view.ranks[0]).parallel.get(name) for name in WRAPPERS)
-    by_script = not by_wrapper if source == COLLECTIVES else called_ms.mean() > least_ms.mean()
+    if source == COLLECTIVES:
+        by_script = not _is_wrappers(view)
+    else:
+        by_script = called_ms.mean() > least_ms.mean()
     if by_script and not pipelined:
         least_ms, source, site = called_ms, COLLECTIVES, top_site(view, "comm")
     return _LeastWait(least_ms, wall_ms, len(waited.ranks), source, by_script, site)
+
+
+def _is_wrappers(view: RunView) -> bool:
+    """Whether the model's wrapper calls the collectives: in a forward or backward, where it shards
+    the model.
+    """
+    parallel = Facts(view, view.ranks[0]).parallel
+    if not any(parallel.get(name) for name in WRAPPERS):
+        return False
+    if parallel.get("ddp") or parallel.get("deepspeed"):
+        return True
+    lines = [top_site(view, phase) for phase in ("comm", "forward", "backward")]
+    called, *in_model = [line.site if line else None for line in lines]
+    return called is None or called in in_model
 
 
 _OF_MESSAGES = (

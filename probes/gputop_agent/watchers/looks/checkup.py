@@ -32,6 +32,7 @@ from gputop_agent.watchers.looks import (
     frozen_groups,
     gradients,
     habits,
+    misspelt,
     rate_steps,
     reseeding,
     training_mode,
@@ -284,6 +285,7 @@ def _look_at_missing(optimizer):
     current.findings.update(rate_steps.of(optimizer))
     _note_resting(optimizer)
     current.findings.update(frozen_groups.fields(optimizer))
+    current.findings.update(misspelt.fields())
     low = [
         parameter
         for parameter in parameters

@@ -226,6 +226,7 @@ class Strays:
             fields.update(_left_out(parameters))
             fields.update(plain_holders.holder_of(parameters))
             fields.update(_made_outside(strays, outside))
+            fields.update(_apart(parameters))
             fields["stray_looks"] = self.looks
             fields["stray_waiting"] = _values_in(
                 parameter for _, parameter in strays if id(parameter) in waiting
@@ -300,6 +301,18 @@ def _left_out(strays):
                 "stray_optimizer_at": built_places.of_optimizer(optimizer),
                 "stray_thawed_at": source.place_matching(_THAWS),
             }
+    return {}
+
+
+def _apart(strays):
+    """``{"stray_apart": "Linear"}`` where they are all that a module has which is called beside the
+    model, and in no optimizer: it stays as it was made.
+    """
+    wanted = set(map(id, strays))
+    for module in alive(session.untrained):
+        ids = {id(parameter) for _, _, parameter in _in_modules([("", module)])}
+        if wanted and wanted == ids:
+            return {"stray_apart": type(module).__name__}
     return {}
 
 

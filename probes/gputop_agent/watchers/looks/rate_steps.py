@@ -8,6 +8,9 @@ from gputop_agent.runtime.session import session
 
 MOST_LINES = 64  # calls whose line is asked for
 ENOUGH, OFTEN = 20, 1.5  # calls; and calls an update, from which it is told
+RARELY = 20  # updates a call, from which on it is told of a schedule that is made for each
+ENOUGH_UPDATES = 100
+BY_UPDATE = ("OneCycleLR", "CyclicLR")  # torch's own words: "step should be called after a batch"
 
 
 class Calls:
@@ -56,10 +59,21 @@ def after(token, args, result):
 def of(optimizer):
     """``{"rate_steps": 2.0, "rate_stepped_at": ["train.py:40", "train.py:52"]}`` where a schedule
     of the optimizer is stepped more than once an update, in the mean; lines that call it
-    themselves first, rarer ones before others. Empty elsewhere.
+    themselves first, rarer ones before others; ``{"rate_rarely": "OneCycleLR", "rate_stepped": 2,
+    "rate_length": 600, ...}`` where one that is made to be stepped with each update is stepped far
+    less. Empty elsewhere.
     """
     for scheduler, calls in _schedules.items():
-        if getattr(scheduler, "optimizer", None) is not optimizer or calls.count < ENOUGH:
+        if getattr(scheduler, "optimizer", None) is not optimizer:
+            continue
+        if _is_rare(scheduler):
+            return {
+                "rate_rarely": type(scheduler).__name__,
+                "rate_stepped": int(scheduler.last_epoch),
+                "rate_length": int(getattr(scheduler, "total_steps", 0) or 0),
+                "rate_stepped_at": [site for site, _ in calls.lines if site][:3],
+            }
+        if calls.count < ENOUGH:
             continue
         often = calls.count / max(1, session.step - calls.first_step + 1)
         if often >= OFTEN:
@@ -69,3 +83,10 @@ def of(optimizer):
                 "rate_stepped_at": [site for site, _ in lines if site][:3],
             }
     return {}
+
+
+def _is_rare(scheduler):
+    """Whether a schedule of updates is stepped once in many of them, as once an epoch."""
+    if type(scheduler).__name__ not in BY_UPDATE or session.step < ENOUGH_UPDATES:
+        return False
+    return 0 < scheduler.last_epoch * RARELY <= session.step

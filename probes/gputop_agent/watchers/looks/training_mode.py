@@ -1,9 +1,10 @@
 """Whether a model that was trained in training mode is now updated in eval mode, or evaluated in
 training mode.
 
-Somebody called ``eval()`` for an evaluation, and ``train()`` was forgotten: dropout is off, and
-batch norm neither uses the statistics of the batch nor keeps any. A model that was in eval mode
-from the beginning may be meant so, and one whose parts alone are in eval mode is.
+Somebody called ``eval()`` for an evaluation, or ``from_pretrained()``, which does, and ``train()``
+was forgotten: dropout is off, and batch norm neither uses the statistics of the batch nor keeps
+any. A model that was in eval mode from the beginning and has no dropout may be meant so, and one
+whose parts alone are in eval mode is.
 """
 
 import itertools
@@ -18,6 +19,8 @@ MAX_MODULES = 2000
 SURE_LOOKS = 2
 SURE_STEPS = 2  # with an evaluation in training mode
 _SETS_EVAL = r"\.eval\(\)|\.train\((mode=)?False\)"
+_LOADS_IN_EVAL = r"\.from_pretrained\("
+NEVER = -1  # trained in training mode
 SOON_STEPS = 20  # a first suspicion is looked at again so soon
 
 
@@ -36,23 +39,37 @@ class TrainingMode:
             if root.training:
                 self.trained[id(root)] = weakref.ref(root), step
                 continue
-            reference, last = self.trained.get(id(root), (None, 0))
-            if reference is not None and reference() is root and not fields:
-                parts = _parts(root, updated)
-                if parts:
-                    fields = {
-                        "eval_mode": type(root).__name__,
-                        "eval_mode_parts": parts,
-                        "eval_mode_after": last,
-                        "eval_mode_at": source.place_matching(_SETS_EVAL),
-                        "eval_mode_set_at": source.call_within(type(root).train, "train"),
-                        "eval_mode_left_at": source.early_exit(_SETS_EVAL, "train"),
-                    }
+            if not fields:
+                fields = self._fields(root, updated)
         self.looks = self.looks + 1 if fields else 0
         if fields:
             fields["eval_mode_looks"] = self.looks
         fields.update(_evaluated_in_training())
         return fields
+
+    def _fields(self, root, updated):
+        """Of a root in eval mode; empty where nobody knows it in training mode and it may be meant
+        so.
+        """
+        reference, last = self.trained.get(id(root), (None, NEVER))
+        if reference is not None and reference() is not root:
+            return {}
+        parts = _parts(root, updated)
+        site = source.place_matching(_SETS_EVAL)
+        if last == NEVER:
+            site = site or source.place_matching(_LOADS_IN_EVAL)
+            if not site or not any(_drops(module) for module in _some_modules(root)):
+                return {}
+        if not parts:
+            return {}
+        return {
+            "eval_mode": type(root).__name__,
+            "eval_mode_parts": parts,
+            "eval_mode_after": last,
+            "eval_mode_at": site,
+            "eval_mode_set_at": source.call_within(type(root).train, "train"),
+            "eval_mode_left_at": source.early_exit(_SETS_EVAL, "train"),
+        }
 
 
 def _evaluated_in_training():

@@ -26,8 +26,10 @@ from gputop_agent.watchers.memory import collections_kept, keepers
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES, RISE_AGAIN_BYTES = 24 << 20, 12 << 20
 MAX_LOOKS = 6
-# a pass that took longer is the last one, but one count alone would say nothing
+# of passes that take longer there are few: two say what grows, a later one surely
 MAX_LOOK_NS = 50_000_000
+MAX_SLOW_LOOKS = 3
+RISE_SLOWLY_BYTES = 64 << 20  # before the last of them
 # steps at which Python's blocks and the heap are asked for; more than at the first make a count
 BLOCK_STEPS = (100, 150, 280, 500)
 BETWEEN_STEPS = 80
@@ -45,7 +47,7 @@ class NextCount:
     def __init__(self):
         self.base = -1
         self.next_bytes = -1
-        self.looks = 0
+        self.looks, self.most_looks = 0, MAX_LOOKS
         # Python's blocks and bytes of the heap, at the first step they were asked for
         self.blocks, self.heap_bytes, self.first_step = -1, 0, 0
         self.asked, self.next_ask = 0, 0  # times, and the step of the next one at least
@@ -63,7 +65,7 @@ current = NextCount()
 def due(step):
     """Whether memory has reached the next level. Called every few steps."""
     used = memory.last()
-    if step < FIRST_STEP or used <= 0 or current.looks >= MAX_LOOKS:
+    if step < FIRST_STEP or used <= 0 or current.looks >= current.most_looks:
         return False
     if current.base < 0:
         current.base, current.next_bytes = used, used + RISE_BYTES
@@ -157,7 +159,9 @@ def count():
         }
     current.counted_step = session.step
     if monotonic_ns() - began > MAX_LOOK_NS:
-        current.looks = MAX_LOOKS - 1 if current.looks == 1 else MAX_LOOKS
+        current.most_looks = MAX_SLOW_LOOKS
+        if current.looks > 1:
+            current.next_bytes = max(current.next_bytes, used + RISE_SLOWLY_BYTES)
     risen = _risen(used)
     kept = {} if _is_freed(risen) else _kept(all_tensors, with_graph, used)
     collects = {}

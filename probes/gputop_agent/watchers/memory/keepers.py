@@ -17,6 +17,7 @@ from gputop_agent.runtime import frames, source
 from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
+MIN_KIN = 3  # piles in one container
 MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
 MAX_DEPTH, MAX_VISITED = 6, 400
 MAX_NS = 30_000_000
@@ -141,7 +142,8 @@ def _most_common(tensors, ours):
 def _pile_above(thing, ours):
     """The nearest long container above, by the shortest way; None where there is none.
 
-    A long dict may be one of many, as states of a model are: then it is the list or dict of them.
+    A long dict or list may be one of many, as states of a model are: then it is the list or dict of
+    them.
     """
     level, visited, depth = [thing], set(), 0
     long_map = None
@@ -157,7 +159,7 @@ def _pile_above(thing, ours):
                 continue
             if type(holder) in PILES and len(holder) >= MIN_LENGTH:
                 if type(holder) not in _MAPS:
-                    return holder
+                    return _all_of_its_kind(holder, ours) or holder
                 if long_map is None or _is_one_of_many(long_map, holder):
                     long_map = holder
             if _may_be_between(holder):
@@ -170,9 +172,19 @@ def _pile_above(thing, ours):
     return long_map
 
 
+def _all_of_its_kind(pile, ours):
+    """The list or dict whose entries are all such piles, this one among them; None without."""
+    for holder in walks.referrers(pile):
+        is_long = type(holder) in (list, *_MAPS) and len(holder) >= MIN_KIN
+        if is_long and not any(holder is lists for lists in ours):
+            if _is_one_of_many(pile, holder):
+                return holder
+    return None
+
+
 def _is_one_of_many(entry, holder):
-    """Whether a dict is a value among others of its kind in another one."""
-    values = list(holder.values())
+    """Whether a container is a value among others of its kind in another one."""
+    values = list(holder.values() if type(holder) in _MAPS else holder)
     return any(value is entry for value in values) and {type(one) for one in values} == {
         type(entry)
     }
