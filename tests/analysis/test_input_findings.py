@@ -389,6 +389,15 @@ def test_ranks_with_the_same_batches(tmp_path, prints, parallel, expected):
         assert "ranks 0, 2 " in same.title
 
 
+def test_a_sampler_that_gave_ranks_the_same_share_has_its_line(tmp_path):
+    build = ranks(tmp_path, (SHARDS[0], SHARDS[0]), None)
+    loader = {**LOADER, "sampler": "DistributedSampler", "sampler_at": "train.py:31"}
+    for rank in range(2):
+        build.hello(rank, world_size=2, dataloader=loader, parallel={"ddp": {"buckets": 1}})
+    same = found(build)["IN12"]
+    assert same.site == "train.py:31" and "rank= and num_replicas=" in same.fix
+
+
 def test_an_input_straggler_is_one_card_and_says_what_differs(tmp_path):
     build = Builder(tmp_path / "r")
     for rank in range(3):

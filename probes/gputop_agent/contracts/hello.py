@@ -216,6 +216,8 @@ class LoaderFacts(OfClass, total=False):
     dataset: Line
     iterable: bool
     sampler: Line
+    sampler_at: Line
+    """The only line of the user's that makes one which shares the data out."""
     collate_fn: Line
     site: Line
     """Where it is built."""

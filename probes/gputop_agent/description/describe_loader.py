@@ -1,6 +1,8 @@
 """The DataLoader that feeds the training, as the hello tells it."""
 
-from gputop_agent.runtime import interrupts, modes
+from gputop_agent.runtime import interrupts, modes, source
+
+_OF_RANKS = ("DistributedSampler", "StatefulDistributedSampler")
 
 
 @modes.unseen
@@ -11,6 +13,7 @@ def describe_loader(loader, site=None):
     batch_sampler = getattr(loader, "batch_sampler", None)
     dataset = getattr(loader, "dataset", None)
     collate = getattr(loader, "collate_fn", None)
+    sampler = type(getattr(loader, "sampler", None)).__name__
     iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     return {
         "class": type(loader).__name__,
@@ -25,7 +28,8 @@ def describe_loader(loader, site=None):
         "dataset": _dataset_name(dataset),
         "dataset_length": None if iterable else _length(dataset),
         "iterable": iterable,
-        "sampler": type(getattr(loader, "sampler", None)).__name__,
+        "sampler": sampler,
+        "sampler_at": source.place_with(sampler + "(") if sampler in _OF_RANKS else None,
         "collate_fn": getattr(collate, "__name__", type(collate).__name__),
         "length": None if iterable else _length(batch_sampler),
         "site": site,

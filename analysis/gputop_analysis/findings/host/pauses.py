@@ -17,7 +17,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
-from gputop_analysis.findings.site import named
+from gputop_analysis.findings.site import Site, named
 from gputop_analysis.findings.sites import top_site, trainers_call
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import counted, percent
@@ -210,7 +210,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
             Option("on fewer batches, or with a larger batch size", promises=False),
         ),
         rank=only_on(spent, shares),
-        site=named(site) or trainers_call(view, spent.rank),
+        site=_asked_at(view, spent.rank, site),
         recoverable_ms_per_step=spent.ms.value * remaining_share,
         interval_ms_per_step=(spent.ms.low * remaining_share, spent.ms.high * remaining_share),
         proof=spent.proof(
@@ -223,6 +223,12 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
             Input("evaluations", count, "", "records with steps.eval_ns above 0"),
         ),
     )
+
+
+def _asked_at(view: RunView, rank: int, site: Site | None) -> str | None:
+    """The line that asks for evaluations: the trainer's call where a trainer does."""
+    by_trainer = site is not None and site.caller.startswith("(")
+    return (trainers_call(view, rank) if by_trainer else None) or named(site) or None
 
 
 def _evaluating(view: RunView, rank: int) -> Share | None:

@@ -187,6 +187,7 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
         f"on another rank too; sampler {run.loader.get('sampler') or 'not known'} of the loader"
         f"{loader_place(run)}",
         fix=(
+            *_shared_out_alike(run),
             Option(
                 f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and "
                 "sampler.set_epoch(epoch) at the beginning of each epoch",
@@ -201,7 +202,7 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
             Option("give each rank samples of its own", last=True),
         ),
         rank=None,
-        site=loader_site(run),
+        site=run.loader.get("sampler_at") or loader_site(run),
         confidence=0.95,
         proof=Proof(
             statistic="batches seen on another rank too / batches whose fingerprints were taken",
@@ -220,6 +221,17 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
                 for rank in same[:8]
             ),
         ),
+    )
+
+
+def _shared_out_alike(run: Facts) -> tuple[str, ...]:
+    """Of a sampler that shares the data out, and was given the same rank on several."""
+    at = run.loader.get("sampler_at")
+    if not at:
+        return ()
+    return (
+        f"look at rank= and num_replicas= of the {run.loader.get('sampler')} at {at}, which are "
+        "the same on these ranks: leave both out, and it asks torch.distributed",
     )
 
 
