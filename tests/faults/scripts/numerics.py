@@ -31,6 +31,7 @@ class Net(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU())
         self.head = nn.Linear(128, WIDTH)
+        self.drop = nn.Dropout(0.1 if FAULT.endswith("eval_first") else 0.0)
         self.pooler = nn.Linear(128, 128) if FAULT == "unused" else nn.Identity()
 
     def forward(self, x):
@@ -38,7 +39,7 @@ class Net(nn.Module):
         hidden = self.body(x)
         if FAULT in ("reseeded", "clean_reseeded"):
             hidden = nn.functional.dropout(hidden, 0.1, self.training)
-        return self.head(hidden)
+        return self.head(self.drop(hidden))
 
 
 def batches():
@@ -55,7 +56,22 @@ def schedule_of(optimizer):
         return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=STEPS // 2)
     if FAULT in ("clean_schedule", "scheduler_first"):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    if FAULT in ("cycle_by_epoch", "clean_cycle"):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=STEPS + 1)
     return None
+
+
+def is_due(step):
+    """Whether the schedule goes on after a step."""
+    return FAULT != "cycle_by_epoch" or step % 60 == 59
+
+
+def looked_at(model, inputs):
+    """The outputs before the training."""
+    if FAULT == "eval_first":
+        model.eval()
+    with torch.no_grad():
+        return model(inputs)
 
 
 def main():
@@ -64,6 +80,13 @@ def main():
     lr = {"bf16": 1e-6, "clean_bf16": 1e-3}.get(FAULT, 1e-3)
     if FAULT in ("bf16", "clean_bf16"):
         model = model.to(torch.bfloat16)
+    if FAULT == "misspelt":
+        for parameter in model.body[0].parameters():
+            parameter.require_grad = False  # misspelt
+    if FAULT == "clean_frozen":
+        model.body[0].requires_grad_(False)
+    if FAULT.endswith("eval_first"):
+        looked_at(model, torch.randn(BATCH, WIDTH))
     kind = torch.optim.SGD if FAULT == "clipped" else torch.optim.AdamW
     optimizer = kind(model.parameters(), lr=lr)
     scaler = torch.amp.GradScaler(
@@ -93,7 +116,7 @@ def main():
             schedule.step()
         scaler.step(optimizer)
         scaler.update()
-        if FAULT != "scheduler_first" and schedule:
+        if FAULT != "scheduler_first" and schedule and is_due(step):
             schedule.step()
     print(json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS}))
 
