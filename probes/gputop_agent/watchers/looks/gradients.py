@@ -21,7 +21,7 @@ MAX_NAMES = 8
 KEPT_VALUES = 64  # of a parameter that no optimizer has, to see whether somebody changes it
 KEPT_TENSORS = 8
 _ZEROES = r"\bzeros_\(|\.zero_\(\)|constant_\([^,]+, *0(\.0*)?\)|\.fill_\( *0(\.0*)?\)"
-_THAWS = r"requires_grad_\((True)?\)|\brequires_grad *= *True"
+_THAWS = r"requires_grad_\((True)?\)|\.requires_grad *= *True"
 _MAKES_PARAMETER = r"\bParameter\("
 CONFIRMED = 3  # looks in a row that found all of a gradient zero, after one that saw some of it
 

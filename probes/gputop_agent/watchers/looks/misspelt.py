@@ -7,15 +7,17 @@ import re
 from gputop_agent.runtime import source
 from gputop_agent.watchers.looks import gradients
 
-_NAMES = (
-    "require_grad",
-    "require_grads",
-    "required_grad",
-    "requires_grads",
-    "require_gradient",
-    "requires_gradient",
-    "require_gradients",
-    "requires_gradients",
+_NAMES = frozenset(
+    (
+        "require_grad",
+        "require_grads",
+        "required_grad",
+        "requires_grads",
+        "require_gradient",
+        "requires_gradient",
+        "require_gradients",
+        "requires_gradients",
+    )
 )
 
 
@@ -27,8 +29,8 @@ def fields():
     found = [
         (path, parameter, name)
         for path, _, parameter in gradients.in_roots()
-        for name in _NAMES
-        if name in parameter.__dict__ and bool(parameter.__dict__[name]) != parameter.requires_grad
+        for name in _NAMES.intersection(parameter.__dict__)
+        if bool(parameter.__dict__[name]) != parameter.requires_grad
     ]
     if not found:
         return {}
