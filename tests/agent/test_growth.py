@@ -17,6 +17,7 @@ def memory(monkeypatch):
     monkeypatch.setattr(growth.memory, "last", lambda: used["mib"] * MIB)
     monkeypatch.setattr(growth.transport, "send_event", lambda *args, **fields: None)
     monkeypatch.setattr(session, "torch", torch)
+    monkeypatch.setattr(growth, "MAX_LOOK_NS", 10**11)
     growth.current.base = 300 * MIB
     return used
 
@@ -28,6 +29,17 @@ def test_a_second_count_comes_after_a_small_rise(memory):
     memory["mib"] = 362
     growth.count()
     assert growth.current.next_bytes == (362 + 62) * MIB
+
+
+def test_where_a_count_takes_long_there_are_three(memory, monkeypatch):
+    monkeypatch.setattr(growth, "MAX_LOOK_NS", 0)
+    for mib in (350, 362, 500):
+        memory["mib"] = mib
+        assert growth.due(growth.FIRST_STEP) or mib == 350
+        growth.count()
+    assert growth.current.next_bytes >= (362 + 64) * MIB
+    memory["mib"] = 5000
+    assert not growth.due(growth.FIRST_STEP)
 
 
 def test_what_has_risen_is_told_with_how_much_of_it_is_in_use(memory, monkeypatch):

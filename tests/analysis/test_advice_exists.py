@@ -26,6 +26,7 @@ SETTINGS = re.compile(r"(?<![-\w])([a-z]\w+)=(?!=)")
 OWNERS = {
     "torch": (
         "utils.data.DataLoader",
+        "utils.data.DistributedSampler",
         "nn.parallel.DistributedDataParallel",
         "distributed.fsdp.FullyShardedDataParallel",
         "distributed.fsdp.fully_shard",

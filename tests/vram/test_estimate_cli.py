@@ -52,7 +52,8 @@ def test_every_field_of_a_setup_has_an_option():
     plain = set(Setup.__dataclass_fields__) - {"model", "parallel", "lora"} | set(
         Split.__dataclass_fields__
     )
-    plain |= {name if name == "dora" else f"lora_{name}" for name in Lora.__dataclass_fields__}
+    own = {"dora": "dora", "peft": "adapter"}
+    plain |= {own.get(name, f"lora_{name}") for name in Lora.__dataclass_fields__}
     assert plain - {"quantized", "zero_bubble"} | {"quant"} <= set(options.OPTION)
 
 

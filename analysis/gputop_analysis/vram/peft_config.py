@@ -105,7 +105,10 @@ def _read(value: str) -> Any:
                 f"adapter takes a kind of peft{hint}, or an adapter_config.json, not {value!r}: "
                 f"kinds are {', '.join(KINDS)}"
             )
-        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise ValueError(f"adapter {value!r} cannot be read: {error.strerror}") from None
     try:
         return json.loads(text)
     except ValueError as error:

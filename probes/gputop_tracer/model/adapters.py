@@ -200,7 +200,11 @@ def add_adapter(model: Any, lora: Dict[str, Any]) -> nn.Module:
         config = peft.PeftConfig.from_peft_type(**fields)
         with quiet(), torch.device("meta"):
             adapted = peft.get_peft_model(model, config)
-    except (ImportError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+    except KeyError as error:
+        raise ValueError(
+            "peft %s knows no adapter %s" % (peft.__version__, fields["peft_type"])
+        ) from error
+    except (ImportError, NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(
             "peft %s makes no %s of this: %s" % (peft.__version__, fields["peft_type"], error)
         ) from error
