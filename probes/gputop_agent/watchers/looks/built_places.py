@@ -13,6 +13,7 @@ _MAX_CONSTRUCTORS = 8
 # each -> the line that makes it, and the one that calls that function
 _optimizers = living.Living()
 _schedulers = living.Living()
+_last_sites = living.Living()  # optimizer -> site of its scheduler, which may be gone at the end
 
 
 def install(optim, lr_scheduler):
@@ -32,7 +33,7 @@ def of_optimizer(optimizer):
 
 def of_scheduler(optimizer):
     """The site where the scheduler of an optimizer was made; the last of several."""
-    return next(
+    site = next(
         (
             _site(lines)
             for scheduler, lines in reversed(_schedulers.items())
@@ -40,6 +41,9 @@ def of_scheduler(optimizer):
         ),
         None,
     )
+    if site:
+        _last_sites.put(optimizer, site)
+    return site or _last_sites.get(optimizer)
 
 
 def _noting(original, sites):
