@@ -442,3 +442,12 @@ async def test_the_list_of_models_uses_the_rows_and_says_how_many_there_are(setu
         assert f"of {len(matching(''))}" in text and len(shown_) >= size[1] * 0.92 - 14
         if size[0] < 100:
             assert all(line.startswith(("│", "╭", "╰")) for line in text.splitlines()[5:12])
+
+
+def test_an_adapter_takes_the_place_of_lora_and_gives_it_back():
+    form = Form(setup_of(catalog.model("smollm2-135m"), {"lora_rank": 16, "quant": "nf4"}))
+    adapted = form.given("adapter", "ia3")
+    assert adapted.setup.lora is not None and adapted.setup.lora.rank == 0
+    assert "IA3" in adapted.setup.lora.peft and not adapted.setup.quantized
+    back = adapted.given("lora_rank", 8)
+    assert back.setup.lora is not None and (back.setup.lora.rank, back.setup.lora.peft) == (8, "")

@@ -150,8 +150,10 @@ def _with(name: str, value: Any, setup: Setup) -> dict[str, Any]:
         return {"replicas": 1, "offload": "none", **({"dp": 1} if value == "none" else {})}
     if name == "dp" and int(value) == 1:
         return {"sharding": "none", "replicas": 1, "offload": "none"}
-    if name == "lora_rank" and int(value) == 0:
-        return {"quant": ""}
+    if name == "lora_rank":
+        return {"quant": ""} if int(value) == 0 else {"adapter": ""}
+    if name == "adapter" and value:
+        return {"lora_rank": 0, "quant": ""}
     if name == "tp" and int(value) == 1:
         return {"sequence_parallel": False}
     if name == "pp":
