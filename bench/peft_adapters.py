@@ -71,9 +71,7 @@ def compared(file: Path, measured: float) -> tuple[tuple[str, ...], float | None
     config = text_of(str(file))
     name = file.parent.parent.name + " " + file.parent.name.removeprefix("llama-3.2-3B-")
     try:
-        answer = estimate(
-            MODEL, tier="trace", calibrate=False, adapter=json.dumps(json.loads(config)), **TRAINING
-        )
+        answer = estimate(MODEL, tier="trace", calibrate=False, adapter=config, **TRAINING)
     except ValueError:
         return (name, f"{measured:.2f}", f"not traced ({kind(config)})", ""), None
     reserved = answer.peak.reserved / GIB

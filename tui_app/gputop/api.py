@@ -92,10 +92,9 @@ def answer(
     from gputop_analysis.vram.fits import usable
     from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.rules import check
-    from gputop_analysis.vram.tiers import by_trace_alone
 
     check(setup)
-    if tier is None and log is None and (is_undimensioned(setup.model) or by_trace_alone(setup)):
+    if tier is None and log is None and (is_undimensioned(setup.model) or setup.peft):
         tier = "trace"
     advice = advice and bool(setup.model.hidden)  # levers are estimated from the architecture
     if tier == "trace" and log is None:

@@ -12,7 +12,7 @@ from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.fits import Fit, Need, overhead, smallest, usable
 from gputop_analysis.vram.levers import WORTH, Lever, changes, levers
 from gputop_analysis.vram.setup import Setup
-from gputop_analysis.vram.tiers import by_trace_alone, has_profile, solve, two_stacks
+from gputop_analysis.vram.tiers import has_profile, solve, two_stacks
 
 MOST = 4096
 """Micro-batches beyond this are not searched."""
@@ -27,7 +27,7 @@ class Reserved(NamedTuple):
 
 def may_advise(setup: Setup) -> bool:
     """Whether a tier that needs no trace knows changes of this setup."""
-    return not by_trace_alone(setup) and (not two_stacks(setup) or has_profile(setup))
+    return not setup.peft and (not two_stacks(setup) or has_profile(setup))
 
 
 def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:

@@ -27,7 +27,7 @@ def _trains(setup: Setup) -> bool:
 
 _ADAPTERS = Precondition(lambda setup: setup.lora is not None, "--lora-rank, or --adapter")
 _LORA = Precondition(
-    lambda setup: setup.lora is not None and not setup.lora.peft,
+    lambda setup: setup.lora is not None and not setup.peft,
     "--lora-rank: an --adapter has its own configuration",
 )
 _BUCKETS = Precondition(

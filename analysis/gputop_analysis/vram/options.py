@@ -259,8 +259,8 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     chosen = _defaults(model) if base is None else values_of(base)
     chosen |= given
     if chosen["adapter"] and (lora := peft_config.as_lora(chosen["adapter"])):
-        read = {name: parse(name, value) for name, value in lora.items()}
-        chosen |= read | {"adapter": ""} | {name: given[name] for name in read if name in given}
+        parsed = {name: parse(name, value) for name, value in lora.items()}
+        chosen |= parsed | {"adapter": ""} | {name: given[name] for name in parsed if name in given}
     if chosen["lora_rank"] == 0 and not chosen["adapter"] and chosen["quant"]:
         raise ValueError(
             f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for "

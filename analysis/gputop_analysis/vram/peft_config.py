@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,8 @@ def text_of(value: str) -> str:
 
 def fields(text: str) -> dict[str, Any]:
     """The configuration of a line that ``text_of`` has written."""
-    found: dict[str, Any] = json.loads(text)
-    return found
+    config: dict[str, Any] = json.loads(text)
+    return config
 
 
 def kind(text: str) -> str:
@@ -99,6 +98,8 @@ def _read(value: str) -> Any:
     if not value.startswith("{"):
         path = Path(value, "adapter_config.json") if Path(value).is_dir() else Path(value)
         if not path.is_file():
+            from difflib import get_close_matches
+
             near = ", ".join(get_close_matches(value.lower(), KINDS, n=3))
             hint = f" (nearest: {near})" if near else ""
             raise ValueError(

@@ -218,6 +218,11 @@ class Setup:
         return replace(self, recipe="deepspeed")
 
     @property
+    def peft(self) -> str:
+        """The configuration of an adapter that only peft's own modules tell of; empty: none."""
+        return self.lora.peft if self.lora is not None else ""
+
+    @property
     def by_deepspeed(self) -> bool:
         """Whether DeepSpeed's engine trains it."""
         by_trainer = self.recipe == "transformers" and self.parallel.sharding.startswith("zero")

@@ -77,20 +77,15 @@ def two_stacks(setup: Setup) -> bool:
     return traits(setup.model.family).encoder_decoder
 
 
-def by_trace_alone(setup: Setup) -> bool:
-    """Whether its adapter is one that only peft's own modules tell of."""
-    return setup.lora is not None and bool(setup.lora.peft)
-
-
 def refuse_traced(setup: Setup) -> None:
     """Nothing where profiles or formulas may know the setup.
 
     Raises:
         NotCoveredError: only a trace does.
     """
-    if setup.lora is not None and setup.lora.peft:
+    if setup.peft:
         raise NotCoveredError(
-            f"an adapter of the kind {peft_config.kind(setup.lora.peft)} is traced: gputop "
+            f"an adapter of the kind {peft_config.kind(setup.peft)} is traced: gputop "
             "estimate --model NAME --adapter ... does it where torch, transformers and peft are"
         )
 

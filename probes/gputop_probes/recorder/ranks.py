@@ -60,7 +60,7 @@ class Rank:
         self.steps_seen = max(self.steps_seen + 1, fields[_STEP_INDEX] + 1)
         self.last_step = fields[_STEP_INDEX]
         self.dropped = fields[_DROPPED_INDEX]
-        self._recent_ns.append(fields[1] / count)
+        self._recent_ns.append(fields[_WALL_INDEX] / count)
         self.progress_s = time.monotonic()
 
     def median_step_s(self) -> float:

@@ -33,9 +33,11 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         ValueError: no layer has a name that the adapters are for.
     """
     lora, quantization = setup.get("lora"), setup.get("quantized") or ""
-    if lora and lora.get("peft"):
+    if lora and lora.get("peft"):  # over weights that are not quantised
         model = add_adapter(model, lora)
-    elif lora:
+        train_whole(model, list(setup.get("modules_to_save") or ()))
+        return model
+    if lora:
         lora = dict(
             lora, targets=targets_in(model, list(lora.get("targets") or ["q_proj", "v_proj"]))
         )
@@ -51,7 +53,7 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         notes.append(
             "%s weights and their matrix products as in bitsandbytes, by hand" % quantization
         )
-    elif lora and not lora.get("peft"):
+    elif lora:
         model = add_lora(model, lora)
     if lora:
         train_whole(model, list(setup.get("modules_to_save") or ()))
@@ -153,10 +155,15 @@ def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
     )
     with quiet(), torch.device("meta"):
         adapted = get_peft_model(model, config)
-    for weight in adapted.parameters():
-        if weight.requires_grad:  # peft leaves them in fp32 on the meta device
-            weight.data = weight.data.to(DTYPES[lora.get("dtype") or "fp32"])
+    _cast_trained(adapted, DTYPES[lora.get("dtype") or "fp32"])
     return adapted
+
+
+def _cast_trained(adapted: Any, dtype: Any) -> None:
+    """Peft leaves adapters in fp32 on the meta device."""
+    for weight in adapted.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(dtype)
 
 
 _OF_PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
@@ -209,8 +216,6 @@ def add_adapter(model: Any, lora: Dict[str, Any]) -> nn.Module:
             "peft %s makes no %s of this: %s" % (peft.__version__, fields["peft_type"], error)
         ) from error
     dtype = DTYPES[lora.get("dtype") or "fp32"]
-    if dtype != torch.float32:
-        for weight in adapted.parameters():
-            if weight.requires_grad:
-                weight.data = weight.data.to(dtype)
+    if dtype != torch.float32:  # a copy of a norm stays in the type of the model
+        _cast_trained(adapted, dtype)
     return adapted

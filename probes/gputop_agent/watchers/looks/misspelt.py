@@ -26,19 +26,19 @@ def fields():
     "misspelt_names": [...], "misspelt_at": "train.py:9"}`` of those that it changes nothing for;
     empty without one.
     """
-    found = [
+    misspellings = [
         (path, parameter, name)
         for path, _, parameter in gradients.in_roots()
         for name in _NAMES.intersection(parameter.__dict__)
         if bool(parameter.__dict__[name]) != parameter.requires_grad
     ]
-    if not found:
+    if not misspellings:
         return {}
-    name = found[0][2]
+    _, first, name = misspellings[0]
     return {
         "misspelt": name,
-        "misspelt_to": not found[0][1].requires_grad,
-        "misspelt_values": sum(parameter.numel() for _, parameter, _ in found),
-        "misspelt_names": [path for path, _, _ in found[: gradients.MAX_NAMES]],
+        "misspelt_to": not first.requires_grad,
+        "misspelt_values": sum(parameter.numel() for _, parameter, _ in misspellings),
+        "misspelt_names": [path for path, _, _ in misspellings[: gradients.MAX_NAMES]],
         "misspelt_at": source.place_matching(r"\.%s\s*=[^=]" % re.escape(name)),
     }

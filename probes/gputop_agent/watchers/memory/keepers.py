@@ -175,8 +175,8 @@ def _pile_above(thing, ours):
 def _all_of_its_kind(pile, ours):
     """The list or dict whose entries are all such piles, this one among them; None without."""
     for holder in walks.referrers(pile):
-        is_long = type(holder) in (list, *_MAPS) and len(holder) >= MIN_KIN
-        if is_long and not any(holder is lists for lists in ours):
+        may_hold_many = type(holder) in (list, *_MAPS) and len(holder) >= MIN_KIN
+        if may_hold_many and not any(holder is lists for lists in ours):
             if _is_one_of_many(pile, holder):
                 return holder
     return None
