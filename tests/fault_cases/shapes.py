@@ -8,6 +8,7 @@ SHAPES, RANKS = "shapes.py", "shapes_ranks.py"
 _LINES = (Path(__file__).parents[1] / "faults" / "scripts" / SHAPES).read_text().splitlines()
 _MEAN = next(number for number, text in enumerate(_LINES, 1) if text.endswith("# the mean"))
 _ERRORS = next(number for number, text in enumerate(_LINES, 1) if text.endswith("# the errors"))
+_ROWS = next(number for number, text in enumerate(_LINES, 1) if text.endswith("# the rows"))
 LOADER = ("IN01", "IN02", "IN03")
 
 CASES = (
@@ -158,6 +159,14 @@ CASES = (
         suite=False,
     ),
     Case(
+        "HO18",
+        "a recurrent net asked row by row",
+        SHAPES,
+        {"FAULT": "rows_asked", "STEPS": 200},
+        site=rf"shapes\.py:{_ROWS}$",
+        title="32 rows",
+    ),
+    Case(
         "HC10",
         "a thread that dies",
         SHAPES,
@@ -198,6 +207,11 @@ CLEAN = (
         "anomaly mode while torch compiles", SHAPES, {"FAULT": "clean_compile_anomaly"}, suite=False
     ),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
+    Clean(
+        "a recurrent net that goes on from its own answer",
+        SHAPES,
+        {"FAULT": "clean_goes_on", "STEPS": 200},
+    ),
     Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
     Clean("data sorted by class, and shuffled", SHAPES, {"FAULT": "clean_leaves"}),
     Clean("predictions and targets of one shape", SHAPES, {"FAULT": "clean_prices"}),

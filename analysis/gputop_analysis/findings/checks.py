@@ -29,6 +29,7 @@ from gputop_analysis.findings.host import (
     page_faults,
     pauses,
     periodic,
+    row_by_row,
     slow_settings,
 )
 from gputop_analysis.findings.input import (

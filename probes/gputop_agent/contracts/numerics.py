@@ -60,6 +60,14 @@ class CheckupEvent(TypedDict, total=False):
     """An attribute that parameters were given and that is nearly called ``requires_grad``, what it
     was set to, of how many values, and the line.
     """
+    row_calls: Whole
+    row_calls_ms: Amount
+    row_calls_at: Line
+    row_calls_convolve: bool
+    """Calls of one module in a step soon after the look before, eight or more, each with another
+    row of the same tensors; how long they took, the line of the loop that makes them, and whether
+    the module convolves.
+    """
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]

@@ -196,6 +196,8 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
         if trained:
             _note_evaluation(module, is_undecided, with_graph=graded)
+    if checkup.current.rows.is_on and (phase == FORWARD or is_undecided):
+        guard.safely(checkup.current.rows.before, module, args, kwargs)
     cpu_ns = fold.probe()
     _enter(phase, is_undecided)
     if layers.watch.look is not None:
@@ -264,6 +266,8 @@ def after(slot, token):
     depth, phase, is_undecided, total_before_ns, cpu_ns = token
     if layers.watch.look is not None:
         guard.safely(layers.watch.look.root_left)
+    if checkup.current.rows.is_on:
+        checkup.current.rows.after()
     clock.unwind(depth)
     open_step.in_forward = False
     if cpu_ns:

@@ -455,7 +455,46 @@ def train_leaves():
             optimizer.step()
 
 
+# --- recordings that a recurrent net hears: one by one, or together; it goes on from what it said
+# -------------------------
+
+
+class Ear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(24, 48, batch_first=True)
+        self.out = nn.Linear(48, 8)
+
+    def forward(self, recordings, heard=None):
+        """Scores of each recording, and what was heard at its end."""
+        sequences, heard = self.gru(recordings, heard)
+        return self.out(sequences[:, -1]), heard
+
+
+def train_ear():
+    model = Ear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        recordings = torch.randn(32, 12, 24)
+        if FAULT == "rows_asked":
+            scores = torch.cat([model(recordings[i : i + 1])[0] for i in range(32)])  # the rows
+        elif FAULT == "clean_goes_on":
+            heard, moments = None, []
+            for moment in recordings.unsqueeze(2).unbind(1):
+                score, heard = model(moment, heard)
+                moments.append(score)
+            scores = sum(moments) / len(moments)
+        else:
+            scores, _ = model(recordings)
+        loss = F.cross_entropy(scores, recordings.mean((1, 2)).mul(40).long().clamp(0, 7))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 PROGRAMS = {
+    "rows_asked": train_ear,
+    "clean_goes_on": train_ear,
     "by_kind": train_leaves,
     "clean_leaves": train_leaves,
     "scored_in_training": train_scored,

@@ -35,6 +35,7 @@ from gputop_agent.watchers.looks import (
     misspelt,
     rate_steps,
     reseeding,
+    single_rows,
     training_mode,
     uncleared,
     used_at,
@@ -83,6 +84,7 @@ class Checkup:
         self.habits = habits.SeenHabits()
         self.discarded = discarded.Discarded()
         self.by_hand = by_hand.ByHand()
+        self.rows = single_rows.SingleRows()
 
 
 current = Checkup()
@@ -149,6 +151,8 @@ def _begin(step):
         current.findings, current.values, current.weights = {"step": step}, late.Late(), None
         current.discarded.begin(current.optimizer)
         current.by_hand.begin()
+        current.findings.update(current.rows.fields())
+        current.rows.begin(step)
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
 
@@ -438,6 +442,7 @@ def _send(findings):
         findings.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
         findings.get("evaluated_in_training_steps", 0) >= training_mode.SURE_STEPS,
         "seed_calls" in findings,
+        "row_calls" in findings,
         *habits.gist(findings),
     )
     current.alike = current.alike + 1 if gist == current.gist else 1
