@@ -2112,6 +2112,18 @@ TWENTYNINTH_X = (
     Shape("debias_in_no_group", "kilns.py", ("NU08",)),
     Shape("clipped_after_update", "kilns.py", ("NU05",), also=("NU05", "NU02", "NU03")),
     Shape("average_under_prefix", "kilns.py", ENDS, also=ENDS, exit_code=1),
+    Shape("noise_letter_by_letter", "telegrams.py", LOADER, also=LOADER, timed=True),
+    Shape("singular_values_each_step", "telegrams.py", HOST, timed=True),
+    Shape("encodings_for_map", "telegrams.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("scheduler_stepped_by_callback", "telegrams.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("thawed_for_no_optimizer", "telegrams.py", ("NU08",), also=("NU08", "NU11")),
+    Shape(
+        "entropy_of_forbidden",
+        "telegrams.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("predictions_are_tuple", "telegrams.py", ENDS, also=ENDS, exit_code=1),
 )
 """Kilns on one process, and telegrams under transformers' Trainer; marks and all before any of it
 was run under gputop.
@@ -2255,4 +2267,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "clean_visits_by_whole_view": {"STEPS": "650"},
     "whole_state_of_first": SOON,
     "whole_archive_each_row": {"STEPS": "110"},
+    "encodings_for_map": {"STEPS": "300"},
+    "clean_encodings_for_map": {"STEPS": "300"},
 }
