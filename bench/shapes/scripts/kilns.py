@@ -98,10 +98,9 @@ class Firings(Dataset):
                 self.smoothed[key] = self.low_passed(cut)  # at: windows_cached_by_start
             return self.smoothed[key]
         if on("clean_windows_cached_by_start"):
-            key = index, start // WINDOW
+            key = index, start
             if key not in self.smoothed:
-                first = key[1] * WINDOW
-                cut = self.curve(index)[:, first : first + WINDOW]
+                cut = self.curve(index)[:, start : start + WINDOW]
                 self.smoothed[key] = self.low_passed(cut).astype(np.float16)
             return self.smoothed[key].astype(np.float32)
         return self.low_passed(self.curve(index)[:, start : start + WINDOW])
@@ -110,6 +109,8 @@ class Firings(Dataset):
         start = READINGS - WINDOW
         if self.wander:
             start = int(torch.randint(READINGS - WINDOW + 1, ()))
+        if on("clean_windows_cached_by_start"):  # the first half or the second
+            start = WINDOW * round(start / WINDOW)
         window = self.window(index, start)  # at: whole_archive_each_row windows_cached_by_start
         coarse = window.reshape(PROBES, -1, COARSE).mean(-1)
         return coarse.astype(np.float32), np.float32(start / READINGS), self.qualities[index]
