@@ -2099,6 +2099,36 @@ TWENTYEIGHTH_X = (
 run under gputop.
 """
 
+TWENTYNINTH_X = (
+    Shape("whole_archive_each_row", "kilns.py", LOADER, also=(*LOADER, "IN07")),
+    Shape("average_tried_each_step", "kilns.py", ("HO08", "HO06"), also=("HO08", "HO06")),
+    Shape("windows_cached_by_start", "kilns.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "dead_probe_scaled",
+        "kilns.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("debias_in_no_group", "kilns.py", ("NU08",)),
+    Shape("clipped_after_update", "kilns.py", ("NU05",), also=("NU05", "NU02", "NU03")),
+    Shape("average_under_prefix", "kilns.py", ENDS, also=ENDS, exit_code=1),
+    Shape("noise_letter_by_letter", "telegrams.py", LOADER, also=LOADER, timed=True),
+    Shape("singular_values_each_step", "telegrams.py", HOST, timed=True),
+    Shape("encodings_for_map", "telegrams.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("scheduler_stepped_by_callback", "telegrams.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("thawed_for_no_optimizer", "telegrams.py", ("NU08",), also=("NU08", "NU11")),
+    Shape(
+        "entropy_of_forbidden",
+        "telegrams.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("predictions_are_tuple", "telegrams.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Kilns on one process, and telegrams under transformers' Trainer; marks and all before any of it
+was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2142,6 +2172,7 @@ BATCHES = (
     TWENTYEIGHTH_Z,
     TWENTYEIGHTH_Y,
     TWENTYEIGHTH_X,
+    TWENTYNINTH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2235,4 +2266,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "visits_by_whole_view": {"STEPS": "650"},
     "clean_visits_by_whole_view": {"STEPS": "650"},
     "whole_state_of_first": SOON,
+    "whole_archive_each_row": {"STEPS": "110"},
+    "encodings_for_map": {"STEPS": "300"},
+    "clean_encodings_for_map": {"STEPS": "300"},
 }
