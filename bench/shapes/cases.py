@@ -2099,6 +2099,38 @@ TWENTYEIGHTH_X = (
 run under gputop.
 """
 
+TWENTYNINTH_Y = (
+    Shape(
+        "cache_of_first_alone",
+        "hives.py",
+        ("CR03", "IN11", *LOADER),
+        rank=1,
+        also=("CR03", "IN11", *LOADER),
+        timed=True,
+    ),
+    Shape(
+        "recalls_of_states_present",
+        "hives.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("noise_of_own_dice", "hives.py", ("NU09",), rank=None),
+    Shape("memory_by_hour", "hives.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "dead_sensor_scaled",
+        "hives.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("gamma_at_each_update", "hives.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("counts_as_long_as_seen", "hives.py", ENDS, rank=1, also=ENDS, exit_code=1),
+)
+"""Hives on two ranks; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2142,6 +2174,7 @@ BATCHES = (
     TWENTYEIGHTH_Z,
     TWENTYEIGHTH_Y,
     TWENTYEIGHTH_X,
+    TWENTYNINTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2235,4 +2268,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "visits_by_whole_view": {"STEPS": "650"},
     "clean_visits_by_whole_view": {"STEPS": "650"},
     "whole_state_of_first": SOON,
+    "recalls_of_states_present": SOON,
 }
