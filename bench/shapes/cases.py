@@ -2128,8 +2128,22 @@ TWENTYNINTH_Y = (
     ),
     Shape("gamma_at_each_update", "hives.py", ("NU06",), rank=None, also=("NU06", "NU07")),
     Shape("counts_as_long_as_seen", "hives.py", ENDS, rank=1, also=ENDS, exit_code=1),
+    Shape("patina_pixel_by_pixel", "coins.py", LOADER, also=LOADER, timed=True),
+    Shape("frechet_at_each_step", "coins.py", HOST, also=HOST, timed=True),
+    Shape("nearness_holds_graph", "coins.py", GROWS, also=(*GROWS, "HO12", "ME10")),
+    Shape(
+        "distance_to_oneself",
+        "coins.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("cleared_for_the_other", "coins.py", ("NU11",), also=("NU11", "NU02", "NU07")),
+    Shape("targets_of_full_batch", "coins.py", ENDS, also=ENDS, exit_code=1),
+    Shape("verdict_squashed_twice", "coins.py", ("NU17",), also=("NU17", "NU07")),
 )
-"""Hives on two ranks; marks and all before any of it was run under gputop."""
+"""Hives on two ranks, and coins by a VAE with a critic; marks and all before any of it was run under
+gputop.
+"""
 
 BATCHES = (
     SHAPES,
