@@ -2141,7 +2141,7 @@ TWENTYNINTH_Y = (
     Shape("targets_of_full_batch", "coins.py", ENDS, also=ENDS, exit_code=1),
     Shape("verdict_squashed_twice", "coins.py", ("NU17",), also=("NU17", "NU07")),
 )
-"""Hives on two ranks, and coins by a VAE with a critic; marks and all before any of it was run under
+"""Hives on two ranks, and coins of a VAE and a critic; marks and all before any of it was run under
 gputop.
 """
 

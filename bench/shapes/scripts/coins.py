@@ -66,11 +66,11 @@ def patina_slowly(coin, depth):
     """The same, as it was first written down."""
     out = coin.copy()
     last = args.side - 1
-    for y in range(args.side):
-        for x in range(args.side):
+    for y in range(args.side):  # at: patina_pixel_by_pixel
+        for x in range(args.side):  # at: patina_pixel_by_pixel
             mean = coin[max(y - 1, 0), x] + coin[min(y + 1, last), x]  # at: patina_pixel_by_pixel
             mean += coin[y, max(x - 1, 0)] + coin[y, min(x + 1, last)]  # at: patina_pixel_by_pixel
-            low = max(mean / 4 - coin[y, x], 0.0)
+            low = max(mean / 4 - coin[y, x], 0.0)  # at: patina_pixel_by_pixel
             out[y, x] = min(max(coin[y, x] - depth * low, 0.0), 1.0)  # at: patina_pixel_by_pixel
     return out
 
@@ -313,11 +313,13 @@ class Workshop:
             mean, _ = self.encoder(self.held, self.held_mints)
             copies = self.decoder(mean, self.held_mints)
         self.encoder.train(), self.decoder.train()
-        with torch.set_grad_enabled(not on("clean_nearness_holds_graph")):
+        with torch.set_grad_enabled(
+            not on("clean_nearness_holds_graph")
+        ):  # at: nearness_holds_graph
             struck, cast = (
                 self.critic.features(one)[0] for one in (self.held, copies)
             )  # at: nearness_holds_graph
-            near = F.mse_loss(struck, cast)
+            near = F.mse_loss(struck, cast)  # at: nearness_holds_graph
         self.near.append(near)  # at: nearness_holds_graph
 
     def turn(self, coins, mints):

@@ -72,8 +72,10 @@ def despiked(told, reach=4, passes=2):
     for _ in range(passes):
         padded = np.pad(told, ((0, 0), (reach, reach)), mode="reflect")
         around = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=1)
-        middle = np.median(around, 2)
-        spread = 1.4826 * np.median(np.abs(around - middle[..., None]), 2)
+        middle = np.median(around, 2)  # at: cache_of_first_alone
+        spread = 1.4826 * np.median(
+            np.abs(around - middle[..., None]), 2
+        )  # at: cache_of_first_alone
         told = np.where(np.abs(told - middle) > 3 * spread, middle, told)
     return told
 
