@@ -2129,6 +2129,52 @@ TWENTYNINTH_X = (
 was run under gputop.
 """
 
+TWENTYNINTH_Y = (
+    Shape(
+        "cache_of_first_alone",
+        "hives.py",
+        ("CR03", "IN11", *LOADER),
+        rank=1,
+        also=("CR03", "IN11", *LOADER),
+        timed=True,
+    ),
+    Shape(
+        "recalls_of_states_present",
+        "hives.py",
+        ("HC01", "HC11"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("noise_of_own_dice", "hives.py", ("NU09",), rank=None),
+    Shape("memory_by_hour", "hives.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "dead_sensor_scaled",
+        "hives.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("gamma_at_each_update", "hives.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("counts_as_long_as_seen", "hives.py", ENDS, rank=1, also=ENDS, exit_code=1),
+    Shape("patina_pixel_by_pixel", "coins.py", LOADER, also=LOADER, timed=True),
+    Shape("frechet_at_each_step", "coins.py", HOST, also=HOST, timed=True),
+    Shape("nearness_holds_graph", "coins.py", GROWS, also=(*GROWS, "HO12", "ME10")),
+    Shape(
+        "distance_to_oneself",
+        "coins.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("cleared_for_the_other", "coins.py", ("NU11",), also=("NU11", "NU02", "NU07")),
+    Shape("targets_of_full_batch", "coins.py", ENDS, also=ENDS, exit_code=1),
+    Shape("verdict_squashed_twice", "coins.py", ("NU17",), also=("NU17", "NU07")),
+)
+"""Hives on two ranks, and coins of a VAE and a critic; marks and all before any of it was run under
+gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2173,6 +2219,7 @@ BATCHES = (
     TWENTYEIGHTH_Y,
     TWENTYEIGHTH_X,
     TWENTYNINTH_X,
+    TWENTYNINTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2269,4 +2316,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "whole_archive_each_row": {"STEPS": "110"},
     "encodings_for_map": {"STEPS": "300"},
     "clean_encodings_for_map": {"STEPS": "300"},
+    "recalls_of_states_present": SOON,
 }
