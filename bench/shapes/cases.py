@@ -2099,6 +2099,28 @@ TWENTYEIGHTH_X = (
 run under gputop.
 """
 
+TWENTYNINTH_Z = (
+    Shape("profiles_laid_at_access", "avalanches.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "counted_aspect_by_aspect",
+        "avalanches.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("gradients_of_hours_kept", "avalanches.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "root_under_where",
+        "avalanches.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("encoder_in_no_group", "avalanches.py", ("NU08",)),
+    Shape("clipped_once_used", "avalanches.py", ("NU05",)),
+    Shape("recall_of_five_logged", "avalanches.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Avalanches under Lightning; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2142,6 +2164,7 @@ BATCHES = (
     TWENTYEIGHTH_Z,
     TWENTYEIGHTH_Y,
     TWENTYEIGHTH_X,
+    TWENTYNINTH_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
