@@ -2118,8 +2118,23 @@ TWENTYNINTH_Z = (
     Shape("encoder_in_no_group", "avalanches.py", ("NU08",)),
     Shape("clipped_once_used", "avalanches.py", ("NU05",)),
     Shape("recall_of_five_logged", "avalanches.py", ENDS, also=ENDS, exit_code=1),
+    Shape("shards_dealt_to_processes", "logbooks.py", ("IN16",)),
+    Shape(
+        "edits_counted_word_by_word",
+        "logbooks.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("masks_remembered_by_text", "logbooks.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("zeroed_ahead_of_backward", "logbooks.py", ("NU19",)),
+    Shape("rate_falls_by_part", "logbooks.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("held_read_each_fourth", "logbooks.py", ("HO08", "HO15"), also=("HO08", "HO15")),
+    Shape("tail_shorter_than_block", "logbooks.py", ENDS, also=ENDS, exit_code=1),
 )
-"""Avalanches under Lightning; marks and all before any of it was run under gputop."""
+"""Avalanches under Lightning, and logbooks under accelerate; marks and all before any of it was run
+under gputop.
+"""
 
 BATCHES = (
     SHAPES,

@@ -23,7 +23,7 @@ cost = Cost()
 DAYS, HELD, ROWS = 1600, 96, 32
 HOURS, GAUGES, CELLS, TRAITS = 72, 8, 64, 5
 ASPECTS, LEVELS, WIDTH = 8, 5, 64
-RATE, DECAY, CLIP = 3e-3, 1e-2, 5.0
+RATE, DECAY, CLIP = 3e-3, 1e-2, 1.0
 TOLD_EVERY, TRIED_EVERY, SAVED_EVERY, RECENT = 50, 60, 120, 20
 
 
@@ -50,7 +50,7 @@ def laid(ends, traits):
         low, high = cell / CELLS, (cell + 1) / CELLS
         below = 0.0
         for end, layer in zip(ends, traits, strict=True):
-            share = min(high, end) - max(low, below)
+            share = min(high, end) - max(low, below)  # at: profiles_laid_at_access
             if share > 0:
                 grid[:, cell] += layer * (share * CELLS)  # at: profiles_laid_at_access
             below = end
@@ -86,9 +86,10 @@ class Winters(Dataset):
             return torch.from_numpy(laid(*self.profiles[index]))  # at: profiles_laid_at_access
 
     def __getitem__(self, index):
+        profile = self.profile(index)  # at: profiles_laid_at_access
         return {
             "weather": self.weather[index],
-            "profile": self.profile(index),  # at: profiles_laid_at_access
+            "profile": profile,
             "levels": self.levels[index],
             "released": self.released[index],
             "runout": self.runout[index],
@@ -101,7 +102,9 @@ class Slopes(L.LightningDataModule):
         self.held = Winters(HELD, 2, on("clean_profiles_laid_at_access"))
 
     def train_dataloader(self):
-        return DataLoader(self.train, ROWS, shuffle=True, drop_last=True)
+        return DataLoader(
+            self.train, ROWS, shuffle=True, drop_last=True
+        )  # at: profiles_laid_at_access
 
     def val_dataloader(self):
         return DataLoader(self.held, 64)
@@ -211,7 +214,7 @@ class Forecaster(L.LightningModule):
         groups = [
             {"params": self.weather.parameters(), "weight_decay": 0.0},
             {"params": [value for part in new for value in part.parameters()]},
-        ]
+        ]  # at: encoder_in_no_group
         if not on("encoder_in_no_group", "clean_encoder_in_no_group"):
             groups.append({"params": self.profile.parameters()})
         optimizer = torch.optim.AdamW(
@@ -234,7 +237,10 @@ class Verification(Callback):
         for one, other in zip(said, seen, strict=True):
             for aspect in range(ASPECTS):
                 for level in range(1, LEVELS):
-                    place = int(one[aspect] >= level), int(other[aspect] >= level)
+                    place = (
+                        int(one[aspect] >= level),
+                        int(other[aspect] >= level),
+                    )  # at: counted_aspect_by_aspect
                     self.table[level - 1][place] += 1  # at: counted_aspect_by_aspect
 
     def at_once(self, said, seen):
@@ -315,7 +321,7 @@ def main(folder, steps):
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    trainer.fit(Forecaster(steps), datamodule=Slopes())  # at: recall_of_five_logged
+    trainer.fit(Forecaster(steps), datamodule=Slopes())
     cost.print(steps)
 
 
