@@ -265,24 +265,22 @@ class Hours(Callback):
     """Which hours the forecast hangs on, by the gradient of what is known of each."""
 
     def __init__(self):
-        self.kept = []
+        self.kept, self.mean = [], torch.zeros(HOURS)
 
     def note(self, gradient):
         if on("gradients_of_hours_kept"):
             self.kept.append(gradient.abs())  # at: gradients_of_hours_kept
         else:
-            self.kept.append(gradient.abs().mean((0, 2)))
+            self.mean.lerp_(gradient.abs().mean((0, 2)), 1 / RECENT)
 
     def on_train_start(self, trainer, module):
         if on("gradients_of_hours_kept", "clean_gradients_of_hours_kept"):
             module.on_hours = self.note  # at: gradients_of_hours_kept
 
     def largest(self):
-        if not self.kept:
-            return "-"
-        recent = [one if one.dim() == 1 else one.mean((0, 2)) for one in self.kept[-RECENT:]]
-        mean = torch.stack(recent).mean(0)
-        return f"{mean.argmax().item()} of {mean.max().item():.1e}"
+        if self.kept:
+            self.mean = torch.stack(self.kept[-RECENT:]).mean((0, 1, 3))
+        return f"{self.mean.argmax().item()} of {self.mean.max().item():.1e}"
 
 
 class Told(Callback):
