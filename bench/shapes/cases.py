@@ -2175,6 +2175,43 @@ TWENTYNINTH_Y = (
 gputop.
 """
 
+TWENTYNINTH_Z = (
+    Shape("profiles_laid_at_access", "avalanches.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "counted_aspect_by_aspect",
+        "avalanches.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("gradients_of_hours_kept", "avalanches.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "root_under_where",
+        "avalanches.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("encoder_in_no_group", "avalanches.py", ("NU08",)),
+    Shape("clipped_once_used", "avalanches.py", ("NU05",)),
+    Shape("recall_of_five_logged", "avalanches.py", ENDS, also=ENDS, exit_code=1),
+    Shape("shards_dealt_to_processes", "logbooks.py", ("IN16",)),
+    Shape(
+        "edits_counted_word_by_word",
+        "logbooks.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("masks_remembered_by_text", "logbooks.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("zeroed_ahead_of_backward", "logbooks.py", ("NU19",)),
+    Shape("rate_falls_by_part", "logbooks.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("held_read_each_fourth", "logbooks.py", ("HO08", "HO15"), also=("HO08", "HO15")),
+    Shape("tail_shorter_than_block", "logbooks.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Avalanches under Lightning, and logbooks under accelerate; marks and all before any of it was run
+under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2220,6 +2257,7 @@ BATCHES = (
     TWENTYEIGHTH_X,
     TWENTYNINTH_X,
     TWENTYNINTH_Y,
+    TWENTYNINTH_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
