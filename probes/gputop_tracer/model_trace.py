@@ -346,24 +346,14 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
         )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
-    for feature in _untraced(setup):
-        raise ValueError("%s is not traced: use the formula tier" % feature)
+    if setup.get("lengths") == "varied":
+        raise ValueError("lengths varied is not traced: use the formula tier")
     notes = []
     if setup.get("compile"):
         notes.append("torch.compile is left out: the memory is that of the eager step")
     if setup.get("dtype") == "fp8":
         notes.append("fp8 products are traced in bf16: their scaled copies are not counted")
     return notes
-
-
-def _untraced(setup: Dict[str, Any]) -> List[str]:
-    """What is asked for and would not change the trace."""
-    untraced = []
-    if setup.get("lengths") == "varied":
-        untraced.append("lengths varied")
-    if setup.get("dropout"):
-        untraced.append("a dropout other than the model's own")
-    return untraced
 
 
 def _had_single_experts(setup: Dict[str, Any]) -> bool:

@@ -39,13 +39,13 @@ def resolved(name: str, traces: bool = False) -> tuple[ModelShape, str]:
     path = Path(name).expanduser()
     folder = os.path.isdir(path)  # unlike Path's: False for a name that no file can have
     if folder or path.suffix == ".json":
-        return _read(path / CONFIG if folder else path, traces=traces), ""
+        return _read(path / CONFIG if folder else path, traces=traces)
     try:
         return catalog.match_model(name)
     except LookupError:
         cached = cached_config(name)
         if cached is not None:
-            return _read(cached, name, traces), ""
+            return _read(cached, name, traces)
         shape = _of_hub(name)
         if shape is None:
             raise
@@ -110,11 +110,11 @@ def _if_traced(shape: ModelShape, traces: bool, wanted: str) -> ModelShape:
     )
 
 
-def _read(file: Path, name: str = "", traces: bool = False) -> ModelShape:
+def _read(file: Path, name: str = "", traces: bool = False) -> tuple[ModelShape, str]:
     from dataclasses import replace
 
     from gputop_analysis import catalog
-    from gputop_analysis.catalog.other_kinds import traced_alone
+    from gputop_analysis.catalog.other_kinds import counted_as_llama, traced_alone
 
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -126,9 +126,10 @@ def _read(file: Path, name: str = "", traces: bool = False) -> ModelShape:
         raise ValueError(f"{file} holds no configuration of a model")
     if traced_alone(config):
         shape = _undimensioned(config, name or file.parent.name, str(file))
-        return _if_traced(shape, traces, name or str(file))
+        return _if_traced(shape, traces, name or str(file)), ""
     try:
         shape = catalog.shape_from_config(config)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} does not say which architecture it is: {error}") from None
-    return replace(shape, name=name or shape.name or file.parent.name, source=str(file))
+    shape = replace(shape, name=name or shape.name or file.parent.name, source=str(file))
+    return shape, counted_as_llama(config)

@@ -75,6 +75,7 @@ _PLAIN_MLP = {
         "phi",
         "starcoder2",
     ),
+    *("apertus", "arcee", "nemotron", "xlm-roberta"),
     *("bert", "roberta", "distilbert", "vit", "clip", "siglip", "codegen"),
 }
 """Families whose MLP has two matrices, not three."""

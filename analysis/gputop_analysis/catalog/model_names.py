@@ -96,12 +96,10 @@ def _matched(name: str, plain: str) -> ModelName:
     for spelling in dict.fromkeys((plain, _last(plain), _unquantised(_last(plain)))):
         if spelling in _exact():
             return ModelName(_exact()[spelling])
-    reading = _reading(plain)
-    for alias, row, why in _aliases():
-        if (alias.core, alias.release) == (reading.core, reading.release):
-            return ModelName(row, f"{name.strip()} is taken as {row}: {why}")
     for reader in (
+        _by_alias,
         _by_core,
+        _by_alias_of_any_release,
         _by_major,
         _by_family,
         _by_ending,
@@ -112,6 +110,22 @@ def _matched(name: str, plain: str) -> ModelName:
         if matched := reader(name, plain):
             return matched
     return _raise(name)
+
+
+def _by_alias(name: str, plain: str) -> ModelName | None:
+    return _aliased(name, plain, _reading(plain).release)
+
+
+def _by_alias_of_any_release(name: str, plain: str) -> ModelName | None:
+    return _aliased(name, plain, "")
+
+
+def _aliased(name: str, plain: str, release: str) -> ModelName | None:
+    core = _reading(plain).core
+    for alias, row, why in _aliases():
+        if (alias.core, alias.release) == (core, release):
+            return ModelName(row, f"{name.strip()} is taken as {row}: {why}")
+    return None
 
 
 def _by_core(name: str, plain: str) -> ModelName | None:

@@ -79,7 +79,11 @@ _TYPES = re.compile(
     r"|layoutlm|^blip|siglip|eurobert|squeezebert|mobilebert|perceiver|canine|mt5$|prophetnet"
     r"|^fnet|^ernie$|nystromformer|roformer|patchtst|informer|autoformer|^luke|^owl|^vilt|omni"
 )
-"""Types of models, as a ``config.json`` has them, whose layers are none that a formula counts."""
+"""Types of models, as a ``config.json`` has them, whose layers are none that a formula counts, also
+where the model's code lies beside its configuration.
+"""
+_OWN_CODE = "auto_map"
+"""Names code beside the configuration, which no trace runs."""
 
 
 _NO_TOKENS = re.compile(
@@ -93,11 +97,21 @@ def takes_tokens(family: str) -> bool:
 
 
 def traced_alone(config: Mapping[str, Any]) -> bool:
-    """Whether what a ``config.json`` describes is left to a trace."""
+    """Whether what a ``config.json`` describes is left to a trace: also a family that nobody has
+    compared with the formula, which could be anything.
+    """
     model_type = str(config.get("model_type", "")).lower()
     if not model_type or model_type in FAMILIES:
         return False
-    return _TYPES.search(model_type) is not None
+    return _OWN_CODE not in config or _TYPES.search(model_type) is not None
+
+
+def counted_as_llama(config: Mapping[str, Any]) -> str:
+    """What is to be said of a family that is neither known nor traced; empty for others."""
+    model_type = str(config.get("model_type", ""))
+    if not model_type or model_type.lower() in FAMILIES:
+        return ""
+    return f"{model_type} is no family that is known here: counted as a Llama of its dimensions"
 
 
 def kind_of(name: str) -> Kind | None:

@@ -63,6 +63,11 @@ _TENSOR_CALL = re.compile(rf"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:{_NO_OPER
 _MAKES_TENSOR = re.compile(r"\b(?:as_)?tensor\(")
 _LOOP = re.compile(r"\bfor\b")
 _MAKES_LOSS = re.compile(r"^\s*\w*loss\w*\s*\+?=[^=]")
+_STUDIES = re.compile(
+    r"\blinalg\.(?:svd\w*|eig\w*|cond|matrix_rank|pinv|slogdet|det|lstsq|qr)\("
+    r"|\b(?:svd|histc|histogram|quantile|unique|corrcoef|cov|median|mode|kthvalue|cdist|pdist)\("
+)
+"""What says something of weights or data; no update and no batch is made so."""
 _OPERATORS = "torch/_C"
 """An operator of torch's that the line itself calls."""
 _BY_ROWS = "torch/_tensor.py"
@@ -91,6 +96,8 @@ class PlacedSample:
     """Those of its lines that call a function which other lines call, too."""
     loops: int = 0
     """Loops around it in which no model runs, where they count as host code."""
+    after_update: bool = False
+    """Between an update and the next forward, so that it belongs to no loss."""
 
     @property
     def in_torch(self) -> bool:
@@ -102,6 +109,8 @@ class PlacedSample:
         if self.reads_out and not self.inside.startswith(_NETWORKS):
             return False
         if self.loops and self.operates:
+            return False
+        if self.after_update and _STUDIES.search(self.code):
             return False
         if self.inside.startswith(_BY_ROWS) and self.inside.endswith("__iter__"):
             return False
@@ -184,6 +193,7 @@ def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterat
                     count=int(fields.get("count", 1)),
                     code=str(fields.get("code") or ""),
                     shared_calls=tuple(map(str, fields.get("shared_calls") or ())),
+                    after_update=fields.get("after_update") is True,
                 )
 
 

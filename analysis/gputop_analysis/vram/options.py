@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gputop_analysis.parallelism.split import OFFLOADS, RECOMPUTES, SHARDINGS, Split
 from gputop_analysis.run_tables import plain_name
-from gputop_analysis.vram import peft_config
+from gputop_analysis.vram import peft_config, spellings
 from gputop_analysis.vram import setup as vocabulary
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
@@ -20,13 +20,6 @@ SAVED_AS: Mapping[str, str] = {
 }
 """Names that families give these modules, as peft's ``modules_to_save`` takes them."""
 QUANTIZED = ("", "int8", "nf4")
-QUANTIZED_AS: Mapping[str, str] = {
-    **dict.fromkeys(("gptq", "awq", "fp4", "int4", "4bit", "bnb-4bit"), "nf4"),
-    **dict.fromkeys(("8bit", "bnb-8bit", "llm.int8"), "int8"),
-}
-"""Other formats, by the one whose memory is theirs: GPTQ and AWQ take 4.16 bits a weight with a
-scale and a zero point for 128, nf4 takes 4.13.
-"""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")
 
@@ -66,7 +59,13 @@ OPTIONS: tuple[SetupOption, ...] = (
     SetupOption("micro_batch", "Training", "count", 1, "sequences of one forward pass on one GPU"),
     SetupOption("accumulation", "Training", "count", 1, "micro-batches of one optimizer step"),
     SetupOption(
-        "dtype", "Training", "choice", "bf16", "type of the computation", vocabulary.DTYPES
+        "dtype",
+        "Training",
+        "choice",
+        "bf16",
+        "type of the computation",
+        vocabulary.DTYPES,
+        names=spellings.DTYPES,
     ),
     SetupOption(
         "weights",
@@ -75,8 +74,17 @@ OPTIONS: tuple[SetupOption, ...] = (
         "",
         "type of the stored weights; fp32 with bf16 is AMP",
         ("", *_MODULE_DTYPES),
+        names=spellings.DTYPES,
     ),
-    SetupOption("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
+    SetupOption(
+        "optimizer",
+        "Training",
+        "choice",
+        "adamw",
+        "optimizer",
+        vocabulary.OPTIMIZERS,
+        names=spellings.OPTIMIZERS,
+    ),
     SetupOption(
         "galore_rank", "Training", "count", 128, "rank of the gradients that GaLore projects"
     ),
@@ -85,10 +93,32 @@ OPTIONS: tuple[SetupOption, ...] = (
     ),
     SetupOption("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
     SetupOption(
-        "checkpointing", "Memory", "choice", "none", "activation checkpointing", RECOMPUTES
+        "checkpointing",
+        "Memory",
+        "choice",
+        "none",
+        "activation checkpointing",
+        RECOMPUTES,
+        names=spellings.CHECKPOINTING,
     ),
-    SetupOption("loss", "Memory", "choice", "plain", "cross-entropy", vocabulary.LOSSES),
-    SetupOption("attention", "Memory", "choice", "sdpa", "attention", vocabulary.ATTENTIONS),
+    SetupOption(
+        "loss",
+        "Memory",
+        "choice",
+        "plain",
+        "cross-entropy",
+        vocabulary.LOSSES,
+        names=spellings.LOSSES,
+    ),
+    SetupOption(
+        "attention",
+        "Memory",
+        "choice",
+        "sdpa",
+        "attention",
+        vocabulary.ATTENTIONS,
+        names=spellings.ATTENTIONS,
+    ),
     SetupOption(
         "lora_rank", "Memory", "count", 0, "rank of the LoRA adapters; 0: full training", least=0
     ),
@@ -99,7 +129,15 @@ OPTIONS: tuple[SetupOption, ...] = (
         ("q_proj", "v_proj"),
         "adapted layers as in peft, or all-linear",
     ),
-    SetupOption("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
+    SetupOption(
+        "lora_dtype",
+        "Memory",
+        "choice",
+        "fp32",
+        "type of the adapters",
+        _MODULE_DTYPES,
+        names=spellings.DTYPES,
+    ),
     SetupOption("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
     SetupOption("dora", "Memory", "flag", False, "adapters with a magnitude (peft's use_dora)"),
     SetupOption(
@@ -117,7 +155,7 @@ OPTIONS: tuple[SetupOption, ...] = (
         "",
         "quantised frozen weights, with LoRA (gptq and awq as nf4)",
         QUANTIZED,
-        names=QUANTIZED_AS,
+        names=spellings.QUANTIZED,
     ),
     SetupOption(
         "double_quant",
@@ -133,6 +171,7 @@ OPTIONS: tuple[SetupOption, ...] = (
         "",
         "type of the kept gradients; as the weights",
         ("", *_MODULE_DTYPES),
+        names=spellings.DTYPES,
     ),
     SetupOption(
         "master_weights", "Memory", "flag", False, "an fp32 copy of the weights in the optimizer"
@@ -192,7 +231,13 @@ OPTIONS: tuple[SetupOption, ...] = (
     ),
     SetupOption("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
     SetupOption(
-        "sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", SHARDINGS
+        "sharding",
+        "Parallel",
+        "choice",
+        "none",
+        "how data-parallel ranks share states",
+        SHARDINGS,
+        names=spellings.SHARDINGS,
     ),
     SetupOption("dp", "Parallel", "count", 1, "data-parallel ranks"),
     SetupOption("replicas", "Parallel", "count", 1, "HSDP: groups of ranks with a whole copy"),
@@ -395,7 +440,8 @@ def _words(option: SetupOption, value: Any) -> tuple[str, ...]:
 
 
 def _choice(option: SetupOption, value: str) -> str:
-    word = "" if value == "none" and "" in option.choices else option.names.get(value, value)
+    word = spellings.plain(value)
+    word = "" if word == "none" and "" in option.choices else option.names.get(word, word)
     if option.choices and word not in option.choices:
         named = ", ".join(choice or "none" for choice in option.choices)
         other = "; a script's own is traced: gputop estimate train.py"

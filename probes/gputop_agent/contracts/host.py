@@ -41,6 +41,8 @@ class StackSample(SiteFacts, total=False):
     """Those of its path that call a module's function which other lines call, too; left out where
     there are none.
     """
+    after_update: bool
+    """Seen between an update and the next forward; left out elsewhere."""
 
 
 class Stacks(TypedDict, total=False):

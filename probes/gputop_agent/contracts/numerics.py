@@ -187,7 +187,10 @@ class CheckupEvent(TypedDict, total=False):
     clips: Whole
     """Calls of ``clip_grad_norm_`` with a limit, so far."""
     clips_late: Whole
-    """Of them, those that came after the only optimizer's update, with no backward in between."""
+    clips_late_at: Line
+    """Of them, those that came after the only optimizer's update, with no backward in between, and
+    the line of the first.
+    """
     clips_scaled: Whole
     """Calls of ``clip_grad_norm_`` with gradients that a GradScaler had scaled, so far."""
     weights_rms: Real
@@ -218,6 +221,8 @@ class UnclearedEvent(TypedDict, total=False):
     """Its class."""
     backwards: Annotated[Whole, NEEDED]
     """Between the two updates."""
+    backward_at: Line
+    """The line of the last of them."""
 
 
 class RandomState(TypedDict, total=False):

@@ -29,13 +29,22 @@ def before_norm(args, kwargs):
     limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
     if type(limit) in (float, int):
         session.clip_max_norm = limit
-    if open_step.check_stage:
+    is_late = _is_late()
+    if open_step.check_stage or (is_late and session.clip_site is None):
         session.clip_site = frames.caller_site()
     if limit != inf:  # which measures the norm and clips nothing
         session.clips += 1
         session.clips_scaled += session.gradients_scaled
-        session.clips_late += open_step.pending and len(session.optimizers) == 1
+        session.clips_late += is_late
     return before_value(args, kwargs)
+
+
+def _is_late():
+    """Whether the only optimizer has used the gradients: it has stepped, and no backward came
+    since, although the next forward may have.
+    """
+    used = open_step.pending or not (open_step.backwards or open_step.grads or session.step == 0)
+    return used and len(session.optimizers) == 1
 
 
 def before_value(args, kwargs):

@@ -31,8 +31,36 @@ def weights_dtype(setup: Setup) -> torch.dtype:
     return DTYPES.get(setup.get("weights") or setup.get("dtype") or "bf16", torch.bfloat16)
 
 
+_DROPOUTS = (
+    *("dropout", "dropout_rate", "attention_dropout", "hidden_dropout", "embedding_dropout"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop"),
+    *("attn_pdrop", "emb_pdrop", "resid_dropout", "embed_dropout", "residual_dropout"),
+)
+"""What configurations call the share that a model's own dropout drops."""
+
+
 def config_of(setup: Setup, source: Optional[str]) -> Any:
-    """The configuration: of ``source`` where one is given, else of the setup's own shape."""
+    """The configuration: of ``source`` where one is given, else of the setup's own shape; with the
+    setup's dropout where it has one.
+
+    Raises:
+        ValueError: the setup has a dropout, and the model none.
+    """
+    config = _plain_config(setup, source)
+    if setup.get("dropout"):
+        _set_dropout(text_config(config), setup["dropout"])
+    return config
+
+
+def _set_dropout(part: Any, share: float) -> None:
+    rates = [name for name in _DROPOUTS if isinstance(getattr(part, name, None), (int, float))]
+    if not rates:
+        raise ValueError("%s has no dropout of its own: leave --dropout out" % part.model_type)
+    for name in rates:
+        setattr(part, name, share)
+
+
+def _plain_config(setup: Setup, source: Optional[str]) -> Any:
     if source:
         return load_config(source)
     shape = setup["model"]

@@ -148,6 +148,10 @@ class Workers:
     """Part of the time in which one of them waited for a core on average, 0 to 1."""
 
 
+RESTING = 0.1
+"""Of the CPU time of the busiest worker: one that uses less has nothing to do."""
+
+
 @once_per_view
 def workers(view: RunView) -> dict[int, Workers]:
     """By rank; ranks whose workers were sampled fewer than three times are left out."""
@@ -160,10 +164,26 @@ def workers(view: RunView) -> dict[int, Workers]:
         rows = rows[int(np.searchsorted(rows["t_ns"], max(view.from_ns, min(begins)))) :]
         rows = rows[rows["kind"] == PROCESS_WORKER]
         for rank in np.unique(rows["rank"]):
-            rows_of_rank = rows[rows["rank"] == rank]
-            if rank >= 0 and (crew := _workers(rows_of_rank)):
+            if rank < 0:
+                continue
+            number = (view.hello(int(rank)).get("dataloader") or {}).get("num_workers") or 0
+            rows_of_rank = _that_compute(rows[rows["rank"] == rank], number)
+            if crew := _workers(rows_of_rank):
                 crews[int(rank)] = crew
     return crews
+
+
+def _that_compute(rows: Array, number: int) -> Array:
+    """Without processes that rest while others compute, where there are more than the loader has
+    workers: they are those of an evaluation.
+    """
+    pids = np.unique(rows["pid"])
+    if len(pids) <= number:
+        return rows
+    spent_ns = np.array([np.ptp(rows["cpu_ns_total"][rows["pid"] == pid]) for pid in pids])
+    lasted_ns = np.array([np.ptp(rows["t_ns"][rows["pid"] == pid]) for pid in pids])
+    used = spent_ns / np.maximum(lasted_ns, 1)
+    return rows[np.isin(rows["pid"], pids[used >= RESTING * used.max()])]
 
 
 def _workers(rows: Array) -> Workers | None:

@@ -11,11 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from gputop_analysis.findings.memory.memory_in_use import NAMED_BYTES
 from gputop_analysis.findings.memory.steady_growth import (
     MIN_GROWTH_BYTES,
+    WINDOWS,
     Growth,
     steady_growth,
 )
+from gputop_analysis.stats import mann_kendall
 from gputop_analysis.view import Array, RunView
 
 COLUMN = "loader_worker.memory_bytes"
@@ -23,6 +26,10 @@ MOST_WORKERS = 0.5
 """Of those that were looked at: so many must grow for it to be what the dataset does."""
 LEAST_BYTES = 8 << 20
 """Of one worker, however many there are: readings differ by less."""
+LEAST_READINGS, GOES_ON = 5, 0.15
+"""Of one worker where a collection that gets longer is known, too; part of the growth in the second
+half of them.
+"""
 
 
 def workers_growth(view: RunView, rank: int) -> Growth | None:
@@ -58,6 +65,8 @@ def _workers_growth(view: RunView, rank: int) -> Growth | None:
         growth = steady_growth(
             t_ns, sizes, rank=rank, column=COLUMN, least_bytes=least_bytes, few=True
         )
+        if growth is None and grows_in(view, rank)[0]:
+            growth = _rising(t_ns, sizes, rank)
         if growth is not None:
             grown.append(growth)
     if not grown or len(grown) <= MOST_WORKERS * len(readings):
@@ -65,6 +74,28 @@ def _workers_growth(view: RunView, rank: int) -> Growth | None:
     largest = max(grown, key=lambda growth: growth.bytes_per_s)
     mean = sum(growth.bytes_per_s for growth in grown) / len(grown)
     return replace(largest, bytes_per_s=mean * count)
+
+
+def _rising(t_ns: Array, sizes: Array, rank: int) -> Growth | None:
+    """Of fewer readings than windows: where each but the first, which finds what a worker begins
+    with, is above the one before, and they have not come to rest.
+    """
+    if not LEAST_READINGS <= len(sizes) < WINDOWS:
+        return None
+    values, seconds = sizes[1:].astype(float), (t_ns[1:] - t_ns[1]) / 1e9
+    growth, late = values[-1] - values[0], values[-1] - values[len(values) // 2]
+    if np.diff(values).min() <= 0 or growth < NAMED_BYTES or late < GOES_ON * growth:
+        return None
+    return Growth(
+        rank=rank,
+        column=COLUMN,
+        first_bytes=values[0],
+        last_bytes=values[-1],
+        bytes_per_s=growth / seconds[-1],
+        span_s=float(seconds[-1]),
+        p=mann_kendall(values).p,
+        readings=len(sizes),
+    )
 
 
 def _readings(view: RunView, rank: int) -> list[tuple[Array, Array]]:

@@ -90,7 +90,7 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
             f"{last['step']}, rank {rank})",
             fix="call zero_grad() of this optimizer, too, before the backward of its loss",
             rank=rank,
-            site=called_from(view, "backward", rank) or last.get("backward_at"),
+            site=last.get("backward_at") or called_from(view, "backward", rank),
             confidence=0.95,
             proof=Proof(
                 statistic="looks in a row at which no backward between two updates began without "

@@ -150,7 +150,14 @@ def _of_entry(d: Dims) -> tuple[Number, Number]:
         return NANOTRON_LOSS
     if d.recipe == "torchtitan":
         return _of_torchtitan(d)
+    if _is_raised(d):
+        return a + 8, FP32_COPIES
     return 2 * a, 4 * a
+
+
+def _is_raised(d: Dims) -> bool:
+    """Whether autocast raises a softmax over 16-bit logits to fp32."""
+    return d.compute < 4 and (d.setup.autocast or d.setup.weights == "fp32")
 
 
 def _half(d: Dims) -> Number:
@@ -162,7 +169,7 @@ def _of_encoder(d: Dims) -> tuple[Number, Number]:
     """Encoders leave their logits in the type of the products (``BertForMaskedLM``), which
     autocast's softmax raises.
     """
-    if d.setup.autocast or d.setup.weights == "fp32":
+    if _is_raised(d):
         return d.compute + 8, FP32_COPIES
     return 2 * d.compute, 3 * d.compute
 

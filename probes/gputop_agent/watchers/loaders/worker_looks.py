@@ -105,7 +105,8 @@ class WorkerWatch:
             self._idle += times
             return
         site, function, caller, inside = stacks.describe(stack)
-        stacks.add(self._places, (site, function, caller, stacks.path_of(stack)), inside, times)
+        place = stacks.Place(site, function, caller, stacks.path_of(stack))
+        stacks.add(self._places, place, inside, times)
 
     def _read_memory_if_due(self):
         began_s = monotonic()

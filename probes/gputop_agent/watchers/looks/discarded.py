@@ -9,7 +9,7 @@ are others at the update than the last backward left.
 import sys
 from typing import Any
 
-from gputop_agent.runtime import frames, late, source
+from gputop_agent.runtime import frames, guard, late, source
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
@@ -20,6 +20,31 @@ TOLERANCE = 1e-3  # of a scaled gradient
 SURE_LOOKS = 3
 
 
+class _Listener:
+    """Who calls ``zero_grad`` of an optimizer in the step that is looked at; after a suspicion
+    only.
+    """
+
+    def __init__(self, optimizer):
+        self.site: Any = None
+        self._owner = optimizer
+        plain = optimizer.zero_grad
+
+        def zero_grad(*args, **kwargs):
+            self.site = frames.caller_site()
+            return plain(*args, **kwargs)
+
+        guard.hide(zero_grad)
+        self._ours = zero_grad
+        if "zero_grad" not in vars(optimizer):
+            optimizer.zero_grad = zero_grad
+
+    def leave(self):
+        """Leave the optimizer as it was."""
+        if vars(self._owner).get("zero_grad") is self._ours:
+            del self._owner.zero_grad
+
+
 class Discarded:
     """What a look has seen of the backwards of its step. For a single optimizer on a CPU."""
 
@@ -27,11 +52,15 @@ class Discarded:
         self.looks = 0  # in a row that found some
         self.has_several = False  # backwards a step, at the last look
         self.cleared_at = None
+        self._listener: Any = None
         self.begin(None)
 
     def begin(self, optimizer):
         """A look begins; its tensors are touched at the first backward."""
         self.optimizer = optimizer
+        if self._listener is not None:
+            self._listener.leave()
+        self._listener = _Listener(optimizer) if optimizer is not None and self.looks else None
         self.parameters: Any = []
         self.owned = set()
         self.backwards = self.cleared = 0
@@ -56,7 +85,8 @@ class Discarded:
         ):
             self.cleared += 1
             if self.looks == SURE_LOOKS - 1:
-                self.cleared_at = self.cleared_at or _clearing_line()
+                heard = self._listener.site if self._listener is not None else None
+                self.cleared_at = self.cleared_at or heard or _clearing_line()
         self.backwards += 1
         self.is_for_inputs = not self.has_several or self._reaches_inputs(args)
         self.forwards, self.weights = open_step.forwards, weights

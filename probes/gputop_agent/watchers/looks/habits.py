@@ -7,6 +7,7 @@ tables of which a batch meets few rows.
 """
 
 import math
+import os
 from typing import Any
 
 from gputop_agent.runtime import frames, late, source
@@ -15,6 +16,8 @@ from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.graphs import anomaly, graph_nodes
 from gputop_agent.watchers.looks import gradients, target_classes
 
+_LAYERS = os.path.join("torch", "nn", "modules", "")
+_LAYER_CALLS = 2  # entries of a traceback that end in the operation of a layer
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
 MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
 LARGE_TABLE = 0.25  # of the optimizer's values
@@ -94,15 +97,15 @@ class SeenHabits:
 
     def _look_for_shapes(self, node, nodes):
         """Probabilities that are normalised again, and predictions that are spread over targets."""
-        found = None
+        found = ()
         if not self._twice:
-            self._twice, found = next(filter(None, map(_normalised_twice, nodes)), ("", None))
+            self._twice, *found = next(filter(None, map(_normalised_twice, nodes)), ("",))
         if not self._crossed:
             self._crossed, spread = _crossed(node)
-            found = found or spread
+            found = found or (spread,) * (spread is not None)
             self._loss_at = _line_of_loss() if self._crossed else None
-        if found is not None:
-            line = anomaly.users_line(anomaly.traceback_of(found))
+        if found:
+            line = _line_of(found)
             self._made_at = source.place(*line) if line else self._made_at
             self._wants_line = self._made_at is None and anomaly.is_small(node)
 
@@ -139,6 +142,8 @@ class SeenHabits:
             fields["clips_scaled"] = session.clips_scaled
         if session.clips_late:
             fields.update(clips=session.clips, clips_late=session.clips_late)
+            if session.clip_site:
+                fields["clips_late_at"] = session.clip_site
         if late.may_look():
             self._classes.put(values)
             _put_weights(parameters, values)
@@ -193,9 +198,10 @@ def _ids(optimizer):
 
 
 def _normalised_twice(node):
-    """``softmax`` or ``sigmoid`` where a loss that applies it gets what it has been applied to, and
-    the node of that; None elsewhere.
+    """``softmax`` or ``sigmoid`` where a loss that applies it gets what it has been applied to, the
+    node of that and of the loss; None elsewhere.
     """
+    loss = node
     chain = _LOSSES.get(node.name())
     if chain is None:
         return None
@@ -205,7 +211,20 @@ def _normalised_twice(node):
             node = graph_nodes.first_input(node)
         if node is None or node.name() != name:
             return None
-    return ("sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"), node
+    return ("sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"), node, loss
+
+
+def _line_of(nodes):
+    """File and line of the user's that made the first of the nodes; of the next one where a layer
+    did, as one of ``nn.Sequential``: nobody writes that where it runs.
+    """
+    lines = None
+    for node in nodes:
+        entries = anomaly.traceback_of(node)
+        lines = anomaly.users_line(entries) or lines
+        if lines and not any(_LAYERS in entry for entry in entries[-_LAYER_CALLS:]):
+            return lines
+    return lines
 
 
 def _line_of_loss():

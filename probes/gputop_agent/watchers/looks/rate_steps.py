@@ -64,7 +64,7 @@ def of(optimizer):
     less. Empty elsewhere.
     """
     for scheduler, calls in _schedules.items():
-        if getattr(scheduler, "optimizer", None) is not optimizer:
+        if not _is_of(scheduler, optimizer):
             continue
         if _is_rare(scheduler):
             return {
@@ -83,6 +83,12 @@ def of(optimizer):
                 "rate_stepped_at": [site for site, _ in lines if site][:3],
             }
     return {}
+
+
+def _is_of(scheduler, optimizer):
+    """Whether it sets the rate of the optimizer, or of a trainer's wrapper around it."""
+    scheduled = getattr(scheduler, "optimizer", None)
+    return optimizer in (scheduled, getattr(scheduled, "optimizer", None))
 
 
 def _is_rare(scheduler):

@@ -27,6 +27,7 @@ class Held:
         self.parameters = []  # some of its parameters, from its first update on
         self.marks = []  # where their gradients lay then, and their versions
         self.backwards = 0
+        self.backward_at: Any = None  # the line of the last of them
         self.values = late.Late()
         self.clear = False  # there was nothing left when a backward began
 
@@ -49,6 +50,7 @@ class Held:
         if not self.parameters or self.clear:
             return
         self.backwards += 1
+        self.backward_at = frames.caller_site()
         gradients = [parameter.grad for parameter in self.parameters]
         if any(gradient is None for gradient in gradients):
             self.clear = True
@@ -178,4 +180,5 @@ def _judge_unread():
                 looks=looks,
                 optimizer=held.name,
                 backwards=held.backwards,
+                backward_at=held.backward_at,
             )

@@ -45,6 +45,7 @@ class NodeSearch:
         self.came_in = False  # not finite before the model had it
         self.was_given = False  # the operation was given it by something without a gradient
         self.of_gradients = False  # all that is known is that they were not finite
+        self.poles: Any = None  # names of a graph's, and which of them are guilty
         self.mode = anomaly.AnomalyForward()
         self.unread: "deque[Unread]" = deque()
         self.tries = 0
@@ -78,12 +79,17 @@ def begin(loss, operation, step, was_given, layer=""):
 
 def begin_of_gradients(step):
     """Look for the line by whose gradient weights became not finite."""
-    search.step, search.tries, search.of_gradients = step, 0, True
+    search.step, search.tries, search.of_gradients, search.poles = step, 0, True, None
+
+
+def is_open():
+    """Whether a line is looked for."""
+    return search.place >= 0 or search.of_gradients
 
 
 def switch_on():
     """A backward has ended: the next forward may be the one."""
-    if search.place >= 0 or search.of_gradients:
+    if is_open():
         search.mode.switch_on()
 
 
@@ -135,7 +141,7 @@ def _tell_pole(graph):
     """The one line of the user's that calls an operation of ``gradient_poles`` itself."""
     search.tries += 1
     lines = {}
-    for node in gradient_poles.guilty(graph):
+    for node in _guilty(graph):
         line = anomaly.calling_line(anomaly.traceback_of(node.node))
         if line is not None:
             lines[line] = node.name
@@ -149,6 +155,20 @@ def _tell_pole(graph):
             suspect=operation,
             suspect_at=source.place(*line),
         )
+
+
+def _guilty(graph):
+    """The poles to be told: where they were known in a forward that was made without lines, those
+    at the same places among all, as by now most weights may not be finite.
+    """
+    poles = gradient_poles.poles(graph)
+    names = [pole.name for pole in poles]
+    if search.poles is not None and search.poles[0] == names:
+        return [poles[place] for place in search.poles[1]]
+    guilty = gradient_poles.guilty(graph)
+    if guilty and search.poles is None:
+        search.poles = names, [place for place, pole in enumerate(poles) if pole in guilty]
+    return guilty
 
 
 def _suspect(lines, layer):

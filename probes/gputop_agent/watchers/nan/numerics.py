@@ -25,6 +25,7 @@ from gputop_agent.watchers.nan.updates import Updates
 MAX_EVENTS = 5
 MAX_NORMS = 20  # that are not finite and looked into
 BURST_BACKWARDS = 2  # that are watched after a loss that is not finite
+SEARCHED_BACKWARDS = 6  # and so many more while a line is looked for
 REBUILD_STEPS = 500  # layers may have been replaced
 MANY_SKIPS = 8  # of a GradScaler in a row: a single one is its search for a scale
 MAX_PENDING = 8
@@ -153,7 +154,7 @@ def before_backward(tensors):
 def after_backward(tensors):
     """It has ended."""
     _booked(_judge_backward, tensors)
-    if watch.is_armed or watch.burst > 0:
+    if watch.is_in:
         guard.safely(nan_place.switch_on)
 
 
@@ -282,7 +283,8 @@ def _judge_backward(tensors):
     if watch.is_armed:
         return
     watch.burst -= 1
-    if watch.burst <= 0:
+    if watch.burst <= (-SEARCHED_BACKWARDS if nan_place.is_open() else 0):
+        watch.burst = 0
         _take_out()
         if _watch_burst in session.step_listeners:
             session.step_listeners.remove(_watch_burst)

@@ -3,11 +3,13 @@
 import os
 import sys
 from time import monotonic
+from typing import NamedTuple, Tuple
 
 from gputop_agent import wire
 from gputop_agent.runtime import current, frames, looks, transport
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import tensor_work
+from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.stacks import loops, shared_functions
 
 _OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "comm", "eval", "other"))
@@ -36,13 +38,24 @@ LOOP = "loop "
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
+class Place(NamedTuple):
+    """Where a thread was seen; labels as ``describe`` and ``path_of`` give them."""
+
+    site: str
+    function: str
+    caller: str
+    path: Tuple[str, ...]
+    after_update: bool = False
+    """Between an update and the next forward."""
+
+
 class StackSampler:
     """Counts by phase and place; ``flush`` sends them and starts anew."""
 
     def __init__(self):
         self._ticks = 0
         self._ticks_at_flush = 0
-        self._counts = {}  # phase index -> {(site, function, caller, path): {inside: count}}
+        self._counts = {}  # phase index -> {Place: {inside: count}}
         self._open = {}  # likewise, of the step that has not ended yet
         self._open_step = -1
         self._started = self._flushed = monotonic()
@@ -67,9 +80,9 @@ class StackSampler:
         self._open_step = session.step
         counted, self._open = self._open, {}
         for phase, places in counted.items():
-            for location, inside in places.items():
+            for place, inside in places.items():
                 for name, count in inside.items():
-                    add(self._counts.setdefault(phase, {}), location, name, count)
+                    add(self._counts.setdefault(phase, {}), place, name, count)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first, later less often."""
@@ -105,17 +118,19 @@ class StackSampler:
         return elapsed_ms / max(1, ticks)
 
     def _count(self, phase, described, path, times):
-        places = self._open.setdefault(phase, {})
-        add(places, location=described[:3] + (path,), inside=described[3], count=times)
+        site, function, caller, inside = described
+        after_update = phase == OTHER and (open_step.pending or not open_step.forwards)
+        place = Place(site, function, caller, path, after_update)
+        add(self._open.setdefault(phase, {}), place, inside, times)
 
 
-def add(places, location, inside, count):
+def add(places, place, inside, count):
     """Count looks at a place, within the bounds of what is kept."""
-    insides = places.get(location)
+    insides = places.get(place)
     if insides is None:
         if len(places) >= _MAX_SITES:
             return
-        insides = places[location] = {}
+        insides = places[place] = {}
     if inside in insides or len(insides) < _MAX_INSIDE:
         insides[inside] = insides.get(inside, 0) + count
 
@@ -123,7 +138,7 @@ def add(places, location, inside, count):
 def most_seen(places):
     """Entries of the event, most seen first; of many the rarer count at their callers' lines."""
     samples = sorted(
-        (_sample(location, inside) for location, inside in places.items()),
+        (_sample(place, inside) for place, inside in places.items()),
         key=lambda s: -s["count"],
     )
     folded = {}
@@ -142,21 +157,23 @@ def _without_loop(label):
     return label[len(LOOP) :] if label.startswith(LOOP) else label
 
 
-def _sample(location, inside):
+def _sample(place, inside):
     """One entry of the event; ``inside`` is what the line was seen waiting in most often."""
-    site, function, caller, path = location
     sample = {
-        "site": site,
-        "function": function,
-        "caller": caller,
-        "path": list(path),
+        "site": place.site,
+        "function": place.function,
+        "caller": place.caller,
+        "path": list(place.path),
         "inside": max(inside, key=lambda name: inside[name]),
-        "code": frames.source(site),
+        "code": frames.source(place.site),
         "count": sum(inside.values()),
     }
-    shared = shared_functions.calls_in([label for label in path if not label.startswith(LOOP)])
+    lines = [label for label in place.path if not label.startswith(LOOP)]
+    shared = shared_functions.calls_in(lines)
     if shared:
         sample["shared_calls"] = shared
+    if place.after_update:
+        sample["after_update"] = True
     return sample
 
 

@@ -128,6 +128,11 @@ _SAID_OTHERWISE = {
     "--awq": "frozen weights in 4 bits, with adapters, are --quant awq --lora",
     "--bf16": "--dtype bf16 is the default",
     "--fp16": "--dtype fp16",
+    "--mixed-precision": "weights in fp32, computed in 16 bits, are --amp",
+    "--num-gpus": "--dp N, and --fsdp or --zero N where they share states",
+    "--nproc-per-node": "--dp N, and --fsdp or --zero N where they share states",
+    "--use-dora": "--dora",
+    "--use-liger-kernel": "--kernels",
 }
 """What people ask for by an option of their trainer, and how it is said here."""
 

@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 _TITLES = {"Training": "training", "Memory": "memory", "Parallel": "parallelism"}
 _ALIASES = {"checkpointing": ("--recompute",), "micro_batch": ("--batch", "--batch-size")}
 """Further names of an option, as other commands call it."""
+_OF_TRAINERS = {
+    "seq": ("--seq-len", "--seq-length", "--sequence-len", "--max-length", "--max-seq-length"),
+    "micro_batch": ("--micro-batch-size", "--mbs", "--per-device-train-batch-size"),
+    "accumulation": ("--gradient-accumulation-steps", "--grad-accum"),
+    "optimizer": ("--optim",),
+    "attention": ("--attn", "--attn-implementation"),
+    "lora_rank": ("--lora-r",),
+    "lora_targets": ("--lora-target-modules", "--target-modules"),
+}
+"""What transformers, peft and Axolotl call it; not listed by ``--help``."""
+_SWITCHES_OF_TRAINERS = {
+    "--gradient-checkpointing": ("checkpointing", "full"),
+    "--load-in-4bit": ("quant", "nf4"),
+    "--load-in-8bit": ("quant", "int8"),
+    "--torch-compile": ("compile", True),
+}
+"""Flags of theirs, and the option and value that say the same."""
 _META = {
     "count": "N",
     "share": "X",
@@ -39,6 +56,7 @@ def add_options(parser: Parser) -> None:
             group.add_argument(*flags, action=action, default=None, help=_help(option))
         else:
             group.add_argument(*flags, metavar=_META[option.kind], default=None, help=_help(option))
+    _add_names_of_trainers(parser)
     short = parser.add_argument_group("short for several of these")
     short.add_argument(
         "--zero", choices=("0", "1", "2", "3"), help="DeepSpeed's ZeRO stage: --sharding zeroN"
@@ -73,6 +91,20 @@ def add_options(parser: Parser) -> None:
             f"--{name}", action="store_const", const=name, dest="method", help=argparse.SUPPRESS
         )
     short.add_argument("--amp", action="store_true", help="--weights fp32, computed in --dtype")
+
+
+def _add_names_of_trainers(parser: Parser) -> None:
+    for option, flags in _OF_TRAINERS.items():
+        parser.add_argument(*flags, dest=option, default=None, help=argparse.SUPPRESS)
+    for flag, (option, value) in _SWITCHES_OF_TRAINERS.items():
+        parser.add_argument(
+            flag,
+            dest=option,
+            action="store_const",
+            const=value,
+            default=None,
+            help=argparse.SUPPRESS,
+        )
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
