@@ -26,6 +26,7 @@ _BY_A_NUMBER = frozenset("div divide true_divide pow float_power".split())
 _HAS_A_POLE = _BY_A_NUMBER | frozenset(
     "sqrt rsqrt log log1p log2 log10 std var reciprocal acos asin arccos arcsin atanh logit".split()
 )
+_SPREADS = ("std", "var")
 _KEEPS_OFF = frozenset(
     "clamp clip maximum max clamp_min nan_to_num abs relu softplus sigmoid exp".split()
 )
@@ -81,9 +82,16 @@ def _likeliest(parts):
         suspect for part in _with_called(parts) for suspect in _suspects(part.file, part.node)
     ]
     first = min((suspect.tier for suspect in suspects), default=None)
-    likeliest = sorted(suspect for suspect in suspects if suspect.tier == first)
+    likeliest = _without_spreads(sorted(one for one in suspects if one.tier == first))
     site = source.place_of([(suspect.file, suspect.line) for suspect in likeliest])
     return Made(site, likeliest[0].operation, likeliest[0].tier) if site else None
+
+
+def _without_spreads(suspects):
+    """A spread of several equal values is 0, which only what divides by it makes no number."""
+    dividing = [suspect for suspect in suspects if suspect.operation.startswith("div")]
+    others = [suspect for suspect in suspects if suspect.operation not in _SPREADS]
+    return others if dividing else suspects
 
 
 # ---- what flows into a call
