@@ -94,7 +94,7 @@ def test_values_and_setup_are_inverse(values):
     [
         ("seq", "0", "whole number from 1"),
         ("seq", "many", "whole number from 1"),
-        ("optimizer", "adam", "adamw"),
+        ("optimizer", "adagrad", "adamw"),
         ("freeze", "hands", "vision"),
         ("clip_grad", "perhaps", "yes or no"),
         ("lora_dropout", "2", "from 0 to 1"),

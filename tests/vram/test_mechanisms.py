@@ -25,6 +25,12 @@ ATTENTION = Lora(8, ("q_proj", "k_proj", "v_proj", "o_proj"), dtype="bf16")
 SHARDED = Setup(
     DEEP, 4096, 4, checkpointing="full", attention="flash", autocast=True, parallel=FSDP1
 )
+PLAIN = Setup(
+    ModelShape("wide", "gpt2", 256, 2, 4, 4, 64, 1024, 50_000, max_position=512, gated_mlp=False),
+    512,
+    8,
+    recipe="plain",
+)
 LLAMA = catalog.model("llama-3-8b")
 QLORA = Setup(LLAMA, lora=Lora(targets=("all-linear",), dropout=0.05), quantized="nf4")
 
@@ -187,13 +193,32 @@ def test_modules_to_save_are_trained_in_full():
 
 
 def test_a_loop_of_ones_own_takes_its_softmax_as_it_is():
-    """Scores, their dropped copy and its mask in 16 bits; autocast runs the softmax in fp32."""
+    """Scores, their dropped copy and its mask in 16 bits; autocast runs their softmax in fp32, and
+    that of the loss.
+    """
     setup = Setup(catalog.model("gpt2"), 1024, recipe="plain", attention="eager", dropout=0.1)
     values = setup.seq**2 * 12 * 12  # of all heads and layers
     scores = peak(setup).allocated - peak(setup.but(attention="sdpa")).allocated
     assert scores == pytest.approx(5 * values, rel=0.05)
     cast = peak(setup.but(autocast=True)).allocated - peak(setup).allocated
-    assert cast == pytest.approx(4 * values, rel=0.05)
+    of_loss = 4 * setup.seq * setup.model.vocab
+    assert cast == pytest.approx(4 * values + of_loss, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("setup", "each"),
+    [
+        (PLAIN, 8),
+        (PLAIN.but(autocast=True), 12),
+        (PLAIN.but(weights="fp32"), 12),
+        (PLAIN.but(dtype="fp32"), 16),
+    ],
+    ids=["16 bits", "autocast", "fp32 weights", "fp32"],
+)
+def test_a_loss_over_whole_logits_in_a_loop_of_ones_own(setup: Setup, each: int):
+    """The logits, their log softmax and two gradients, each in its type: bytes of an entry."""
+    logits = setup.seq * setup.micro_batch * setup.model.vocab
+    assert peak(setup).breakdown["logits_loss"] == pytest.approx(each * logits, rel=0.01)
 
 
 @pytest.mark.parametrize(

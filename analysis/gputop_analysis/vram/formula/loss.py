@@ -28,6 +28,11 @@ of all rows in the forward pass.
 """
 FP32_COPIES = 12.0
 """Of a vocabulary entry: log softmax, the likelihood's gradient, the log softmax's."""
+AUTOCAST_SOFTMAX = 4.0
+"""Of a log softmax that autocast asks for in fp32: its kernel reads the 16-bit logits and gives
+their gradient back in 16 bits (``half_to_float`` in PyTorch's ``ATen/native/cuda/SoftMax.cu``), so
+that two copies are in fp32, it and the likelihood's gradient.
+"""
 LOSS_PARALLEL = 4.0
 """The same, where the vocabulary is spread over ranks: one more fp32 copy, of the exponentials
 (``_log_softmax`` and ``_nll_loss_and_log_softmax_backward`` in PyTorch's
@@ -151,7 +156,7 @@ def _of_entry(d: Dims) -> tuple[Number, Number]:
     if d.recipe == "torchtitan":
         return _of_torchtitan(d)
     if _is_raised(d):
-        return a + 8, FP32_COPIES
+        return a + AUTOCAST_SOFTMAX, 2 * a + 2 * AUTOCAST_SOFTMAX
     return 2 * a, 4 * a
 
 
