@@ -79,7 +79,7 @@ class LossBytes:
 
 def loss(d: Dims, habits: Habits) -> LossBytes:
     """Of logits and loss; nothing where the logits are never whole."""
-    entries = d.model.vocab / d.tp
+    entries = _entries(d)
     if d.setup.loss == "fused":
         rows = FUSED_ROWS * d.model.hidden + 0 * entries
         return LossBytes(rows, 0 * entries, rows)
@@ -92,6 +92,15 @@ def loss(d: Dims, habits: Habits) -> LossBytes:
         forward, backward = logits_bytes + forward / CHUNKS, logits_bytes + saved + piece / CHUNKS
         return LossBytes(entries * forward, entries * backward, entries * backward)
     return LossBytes(entries * forward, entries * backward, entries * _cached(d, backward))
+
+
+def _entries(d: Dims) -> Number:
+    """Of the vocabulary that a rank has logits of: all of them where those of tensor-parallel ranks
+    are gathered for the loss, as Transformers does (``_tp_plan`` of its ``modeling_llama.py``).
+    """
+    if d.recipe in TRANSFORMERS_CODE:
+        return d.model.vocab + 0 * d.tp
+    return d.model.vocab / d.tp
 
 
 def _litgpt(d: Dims, entries: Number) -> LossBytes:
