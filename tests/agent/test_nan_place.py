@@ -7,6 +7,7 @@ from agent_support import run_plain, run_script
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import gradient_poles
 from gputop_agent.watchers.graphs.graph_origin import Graph
+from gputop_agent.watchers.nan import nan_place
 
 pytestmark = pytest.mark.e2e
 
@@ -207,6 +208,20 @@ def test_poles_that_reach_weights_which_are_numbers_are_not_guilty(monkeypatch):
         graph = Graph(loss.sum(), reads_tensors=False)
         guilty.append(len(gradient_poles.guilty(graph)))
     assert guilty == [1, 1, 0, 0]
+
+
+def test_a_pole_that_was_guilty_while_lines_were_not_known_is_it_in_the_next_forward(monkeypatch):
+    """By then all weights may be NaN, and each pole as guilty as any other."""
+    monkeypatch.setattr(session, "torch", torch)
+    bad, good = torch.tensor([float("nan")], requires_grad=True), torch.ones(1, requires_grad=True)
+    nan_place.begin_of_gradients(31)
+    first = Graph((bad.sqrt() + good.square().sqrt()).sum(), reads_tensors=False)
+    assert [pole.name for pole in nan_place._guilty(first)] == ["sqrt"]
+    later = Graph((good.sqrt() + good.square().sqrt()).sum(), reads_tensors=False)
+    assert not gradient_poles.guilty(later)
+    (again,) = nan_place._guilty(later)
+    assert again is gradient_poles.poles(later)[nan_place.search.poles[1][0]]
+    nan_place.reset()
 
 
 def test_of_two_such_lines_none_is_suspected(tmp_path):

@@ -41,6 +41,18 @@ def test_few_calls_and_other_optimizers_say_nothing(schedule):
     assert rate_steps.of(other) == {} and rate_steps.of(optimizer)
 
 
+def test_a_schedule_of_a_trainers_wrapper_is_that_of_the_optimizer_in_it(schedule):
+    optimizer, rate = schedule
+
+    class Wrapped(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.optimizer, self.param_groups = inner, inner.param_groups
+
+    rate.optimizer = Wrapped(optimizer)
+    stepped(rate, 30, 2)
+    assert rate_steps.of(optimizer)["rate_steps"] == 2.0
+
+
 def test_the_constructor_takes_no_step(schedule, monkeypatch):
     _, rate = schedule
     monkeypatch.setattr(rate, "_step_count", 0)

@@ -7,6 +7,7 @@ import pytest
 
 from gputop_agent.runtime import frames, interrupts, transport
 from gputop_agent.runtime import session as state
+from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.stacks import dump, stacks
 
 PACKAGE = "/x/site-packages/trainer_lib/loop.py"
@@ -85,6 +86,25 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(
     assert (
         sample["count"] == 10 and "threading.py" in sample["caller"] and "wait" in sample["inside"]
     )
+
+
+@pytest.mark.parametrize(
+    ("forwards", "pending", "after"), [(0, False, True), (1, True, True), (1, False, False)]
+)
+def test_what_lies_between_an_update_and_the_next_forward_is_marked(
+    waiting, sent, monkeypatch, forwards, pending, after
+):
+    waiting(get_batch)
+    monkeypatch.setattr(open_step, "forwards", forwards)
+    monkeypatch.setattr(open_step, "pending", pending)
+    state.session.phase = state.OTHER
+    sampler = stacks.StackSampler()
+    sampler.sample()
+    sampler.flush()
+    state.session.step += 1
+    sampler.flush()
+    ((sample,),) = (event["samples"] for event in sent if event["samples"])
+    assert sample.get("after_update", False) is after
 
 
 def test_looks_of_a_step_that_never_ends_are_not_counted(waiting, sent):

@@ -37,15 +37,17 @@ if kind in ("apart", "together"):
     opt = torch.optim.Adam(net.body.parameters())
     other = torch.optim.SGD(net.head.parameters(), lr=1e-3)
 weights = list(net.parameters())
+def begin_part(): opt.zero_grad()
 def loss_of(x): return net(x).square().mean()
 for step in range(160):
     x = torch.randn(4, 16)
     opt.zero_grad()
     if other: other.zero_grad()
-    if kind in ("cleared", "gathered", "by hand"):
+    if kind in ("cleared", "elsewhere", "gathered", "by hand"):
         kept = []
         for part in range(3):
-            if kind != "gathered": opt.zero_grad()
+            if kind == "elsewhere": begin_part()
+            elif kind != "gathered": opt.zero_grad()
             loss_of(torch.randn(4, 16)).backward()
             kept.append([w.grad.clone() for w in weights])
         if kind == "by hand":
@@ -73,9 +75,10 @@ for step in range(160):
     opt.step()
     if other: other.step()
 """
+CLEARED = ["cleared", "elsewhere"]
 BY_HAND = ["forgotten", "dropped", "updated"]
 KINDS = [
-    "cleared",
+    *CLEARED,
     "gathered",
     "by hand",
     "sharpness",
@@ -106,14 +109,20 @@ def test_gradients_of_all_batches_but_the_last_are_cleared(guests):
     last = looks(guests, "cleared")[-1]
     assert (last["cleared_backwards"], last["step_backwards"]) == (2, 3)
     assert last["cleared_looks"] >= 3
-    line = 1 + SCRIPT.split("\n").index('            if kind != "gathered": opt.zero_grad()')
+    line = 1 + SCRIPT.split("\n").index('            elif kind != "gathered": opt.zero_grad()')
     assert last["cleared_at"] == f"loops.py:{line}"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cleared"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in CLEARED])
 def test_gradients_that_are_kept_or_cleared_on_purpose(guests, kind):
     assert len(looks(guests, kind)) >= 4
     assert not any("cleared_backwards" in look for look in looks(guests, kind))
+
+
+def test_the_line_that_clears_lies_in_another_function(guests):
+    found = looks(guests, "elsewhere")[-1]
+    line = next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if "def begin_part" in text)
+    assert found["cleared_looks"] >= 3 and found["cleared_at"] == f"loops.py:{line}"
 
 
 def test_a_group_without_a_learning_rate(guests):

@@ -130,6 +130,11 @@ def test_gradients_clipped_after_their_update(tmp_path, calls, late, said):
     assert not said or told["NU05"].site == "train.py:12"
 
 
+def test_the_line_that_clips_late_is_told(tmp_path):
+    looks = [{"clips": 60, "clips_late": 60, "clips_late_at": "train.py:31"}]
+    assert found(trained(tmp_path, looks, {}))["NU05"].site == "train.py:31"
+
+
 @pytest.mark.parametrize(
     ("met", "values", "optimizer_ms", "said"),
     [(2, 900, 30, True), (500, 900, 30, False), (2, 300, 30, False), (2, 900, 4, False)],

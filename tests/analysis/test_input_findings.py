@@ -50,13 +50,13 @@ def looks(build, rank=0, **counts):
     build.event("loader", rank=rank, **{**SAME, **given, "epochs": 0, "epoch_starts": [], **counts})
 
 
-def workers(build, cpu=0.1, state="S", read_per_s=0.0, count=2, seconds=4):
+def workers(build, cpu=0.1, state="S", read_per_s=0.0, count=2, seconds=4, resting=0):
     for tick in range(seconds + 1):
-        for pid in range(count):
+        for pid in range(count + resting):
             build.sample(
                 "process",
                 t_ns=T0 + tick * 10**9,
-                cpu_ns_total=int(cpu * tick * 1e9),
+                cpu_ns_total=int(cpu * tick * 1e9) if pid < count else tick,
                 read_bytes_total=int(read_per_s * tick),
                 pid=500 + pid,
                 rank=0,
@@ -113,6 +113,14 @@ def test_busy_workers_are_too_few(tmp_path):
     assert only["IN03"].recoverable_ms_per_step == pytest.approx(12, rel=0.05)
     assert only["IN03"].fix.startswith("raise num_workers from 2 to 4")
     assert only["IN03"].proof.value > only["IN03"].proof.threshold
+
+
+@pytest.mark.parametrize("resting", [2, 0])
+def test_workers_of_an_evaluation_that_rest_do_not_count(tmp_path, resting):
+    build = waiting(tmp_path)
+    looks(build, empty=55, fetching=30, states={"R": 28})
+    workers(build, cpu=0.97, resting=resting)
+    assert "its workers use 97 % of a core each" in found(build)["IN03"].evidence
 
 
 @pytest.mark.parametrize(

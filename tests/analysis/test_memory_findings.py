@@ -414,6 +414,37 @@ def test_few_readings_of_workers_say_nothing(tmp_path):
     assert "ME05" not in found(build)
 
 
+@pytest.mark.parametrize(
+    ("mb_per_s", "named", "said"), [(15.0, True, True), (15.0, False, False), (2.0, True, False)]
+)
+def test_of_few_readings_what_grows_by_a_name_is_told(tmp_path, mb_per_s, named, said):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER)
+    build.steps(600, forward=8.0, backward=12.0)
+    fields = {"grown_in": "cache", "grown_site": "rows.py:9"} if named else {}
+    of_workers(build, mb_per_s, at=EACH_HALF_SECOND[:6], **fields)
+    assert ("ME05" in found(build)) == said
+
+
+def test_a_cache_of_workers_that_is_full_is_none(tmp_path):
+    build = Builder(tmp_path / "r", cpu_count=16)
+    build.hello(dataloader=LOADER)
+    build.steps(600, forward=8.0, backward=12.0)
+    for worker in range(2):
+        build.event(
+            "loader_worker",
+            rank=0,
+            pid=500 + worker,
+            parent=100,
+            worker=worker,
+            looks=9,
+            memory_ns=[T0 + second * 10**9 for second in range(6)],
+            memory_bytes=[int(mb * 1e6) for mb in (90, 100, 160, 170, 170.1, 170.2)],
+            grown_in="cache",
+        )
+    assert "ME05" not in found(build)
+
+
 def test_where_the_collector_is_off_cycles_are_what_grows(tmp_path):
     build = rss_run(tmp_path, lambda step: 300 + step)
     for step, rise in ((100, 0), (250, 150)):

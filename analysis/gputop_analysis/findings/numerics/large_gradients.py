@@ -201,7 +201,8 @@ def _clipped_late(view: RunView, spec: Spec) -> Finding | None:
             f"{events[-1]['step']} came after the optimizer's update, with no backward in between",
             fix="clip between backward() and optimizer.step()",
             rank=everybody(view),
-            site=events[-1].get("clips_late_at"),
+            site=events[-1].get("clips_late_at")
+            or (view.hello(rank).get("clip") or {}).get("site"),
             confidence=0.95,
             proof=Proof(
                 statistic="calls of clip_grad_norm_ after the update",
