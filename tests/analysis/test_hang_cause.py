@@ -503,3 +503,15 @@ def test_a_call_of_another_group_that_one_rank_alone_makes(others_step, kind):
     cause = judge({0: other, 1: alone}, groups)
     assert (cause.kind, cause.rank) == (kind, 1)
     assert ("alone calls all_reduce of group aside" in cause.words) is (kind != "skipped")
+
+
+def test_the_line_is_that_of_a_loop_that_goes_round_less_often_on_one_rank():
+    """A reduce for each class that a rank has: the last one is what the other does next."""
+    groups = {"0": Group("default_pg", frozenset((0, 1)))}
+    usual = numbered([40, 40, 40, 50] * 6 + [40, 40])
+    done = (*usual[:-1], replace(usual[-1], done=True))
+    again = replace(usual[-1], number=len(usual) + 1, at_ns=95, done=False)
+    stops = replace(again, operation="gloo:broadcast", shapes="1", site="train.py:70 told")
+    cause = judge({0: in_torch((*done, again), 40), 1: in_torch((*done, stops), 70)}, groups)
+    assert (cause.kind, cause.rank, cause.site) == ("other operation", 1, "train.py:40 main")
+    assert "makes all_reduce (train.py:40) less often in a row" in cause.words

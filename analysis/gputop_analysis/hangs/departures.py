@@ -92,9 +92,23 @@ def departure_of(
         block = _block_left(rank, usual, ranks, others)
         is_of_backward = _is_of_backward(usual, ranks, others)
         return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
+    if not other_group and _makes_fewer(ranks[rank], usual):
+        words = (
+            f"rank {rank} makes {usual.name}{at_line(usual.site)} less often in a row than the "
+            f"others: it is in {call.name}{at_line(call.site)} already"
+        )
+        return _Departure("other operation", words, usual.site)
     if not other_group:
         return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
     return _of_another_group(rank, away, ranks, others, words=(did, missed))
+
+
+def _makes_fewer(standing: RankStanding, usual: Call) -> bool:
+    """Whether the call before the rank's last one was made at the line of the usual one: a loop
+    there goes round less often than on the others.
+    """
+    before = standing.calls[-2:-1]
+    return bool(usual.site) and any(call.site == usual.site for call in before)
 
 
 def _of_another_group(
