@@ -105,7 +105,7 @@ class WorkerWatch:
             self._idle += times
             return
         site, function, caller, inside = stacks.describe(stack)
-        place = stacks.Place(site, function, caller, stacks.path_of(stack))
+        place = stacks.SampledPlace(site, function, caller, stacks.path_of(stack))
         stacks.add(self._places, place, inside, times)
 
     def _read_memory_if_due(self):

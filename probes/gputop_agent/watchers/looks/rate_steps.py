@@ -13,7 +13,7 @@ ENOUGH_UPDATES = 100
 BY_UPDATE = ("OneCycleLR", "CyclicLR")  # torch's own words: "step should be called after a batch"
 
 
-class Calls:
+class StepCalls:
     """Of one schedule."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ def before(args, kwargs):
         return
     calls = _schedules.get(scheduler)
     if calls is None:
-        calls = Calls()
+        calls = StepCalls()
         _schedules.put(scheduler, calls)
     calls.count += 1
     if calls.count <= MOST_LINES:

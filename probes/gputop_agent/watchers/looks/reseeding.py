@@ -15,7 +15,7 @@ MIN_CALLS = 10
 """With one seed, before anything is said."""
 
 
-class Calls:
+class SeedCalls:
     """Calls with one seed, since the training began."""
 
     def __init__(self):
@@ -28,7 +28,7 @@ class Seeds:
     """Seeds that the training thread has set."""
 
     def __init__(self):
-        self.calls: "dict[int, Calls]" = {}
+        self.calls: "dict[int, SeedCalls]" = {}
         self.last_seed = -1  # none yet
 
     def was_set(self, seed, site):
@@ -38,7 +38,7 @@ class Seeds:
         if calls is None:
             if len(self.calls) >= MAX_SEEDS:
                 self._forget_single()
-            calls = self.calls[seed] = Calls()
+            calls = self.calls[seed] = SeedCalls()
         calls.count += 1
         calls.last_step, calls.site = session.step, site
 

@@ -13,7 +13,7 @@ _MAX_METHODS = 50
 _CUTS = re.compile(r"\.detach\(\)|\.data\b|no_grad\(\)|inference_mode\(|\.numpy\(\)|\.item\(\)")
 
 
-class Part(NamedTuple):
+class UsedPart(NamedTuple):
     """``Net.blocks``: a class of the user's, and what it holds of a model."""
 
     kind: type
@@ -79,7 +79,7 @@ def _parts_around(parameters):
     for parameter, path in _paths_to({id(parameter) for parameter in parameters}):
         for depth, (module, name) in enumerate(path):
             if name.isidentifier() and _is_users(getattr(type(module), "forward", None)):
-                part = Part(type(module), name)
+                part = UsedPart(type(module), name)
                 values[part] += parameter.numel()
                 depths[part] = max(depth, depths.get(part, 0))
     most = sum(parameter.numel() for parameter in parameters) / 2

@@ -15,7 +15,7 @@ _COLLECTIONS = (list, tuple, dict, OrderedDict, defaultdict)
 _WRAPPERS = 4  # torch's Subset and its like
 
 
-class Holder(NamedTuple):
+class DataHolder(NamedTuple):
     """A class, and the attribute of its object in which some values are not finite."""
 
     kind: type
@@ -24,7 +24,7 @@ class Holder(NamedTuple):
 
 @modes.unseen
 def of_dataset(dataset: Any):
-    """The ``Holder`` among a data set and those that it wraps; None where what is in reach is
+    """The ``DataHolder`` among a data set and those that it wraps; None where what is in reach is
     finite.
 
     Looked into are tensors of the CPU, NumPy's arrays, tables of pandas, and lists and dicts of
@@ -37,7 +37,7 @@ def of_dataset(dataset: Any):
         reader = _Reader()
         for attribute, value in list(parts.items()):
             if attribute != "dataset" and reader.has_bad(value):
-                return Holder(type(dataset), attribute)
+                return DataHolder(type(dataset), attribute)
         dataset = parts.get("dataset")
     return None
 

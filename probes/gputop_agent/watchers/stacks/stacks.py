@@ -38,7 +38,7 @@ LOOP = "loop "
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
-class Place(NamedTuple):
+class SampledPlace(NamedTuple):
     """Where a thread was seen; labels as ``describe`` and ``path_of`` give them."""
 
     site: str
@@ -55,7 +55,7 @@ class StackSampler:
     def __init__(self):
         self._ticks = 0
         self._ticks_at_flush = 0
-        self._counts = {}  # phase index -> {Place: {inside: count}}
+        self._counts = {}  # phase index -> {SampledPlace: {inside: count}}
         self._open = {}  # likewise, of the step that has not ended yet
         self._open_step = -1
         self._started = self._flushed = monotonic()
@@ -120,7 +120,7 @@ class StackSampler:
     def _count(self, phase, described, path, times):
         site, function, caller, inside = described
         after_update = phase == OTHER and (open_step.pending or not open_step.forwards)
-        place = Place(site, function, caller, path, after_update)
+        place = SampledPlace(site, function, caller, path, after_update)
         add(self._open.setdefault(phase, {}), place, inside, times)
 
 
