@@ -62,7 +62,7 @@ def test_every_configuration_keeps_every_rule_in_plain_arithmetic(job, gpus):
         ({"dp": 4, "ep": 2}, "no experts"),
         ({"dp": 4, "sequence_parallel": True}, "sequence"),
         ({"pp": 2, "dp": 2, "zero": 2}, "sharding in a pipeline"),
-        ({"zero": 1}, "sharding"),
+        ({"tp": 2, "zero": 1}, "sharding"),
     ],
 )
 def test_a_broken_rule_is_named(values, rule):

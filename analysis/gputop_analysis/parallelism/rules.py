@@ -14,9 +14,10 @@ from typing import Any
 from gputop_analysis.parallelism.split import Split, expert_tensor_parallel
 from gputop_analysis.vram.setup import ModelShape
 
-UNEVEN_STAGES = ("megatron", "deepspeed")
+UNEVEN_STAGES = ("megatron", "deepspeed", "torchtitan")
 """Recipes whose pipeline stages may have different numbers of layers: Megatron-Core gives the ends
-fewer, or counts embedding and loss as one; DeepSpeed balances any list of layers
+fewer, or counts embedding and loss as one, as torchtitan does (``generate_llm_fqn_per_model_part`` of
+its ``distributed/pipeline_parallel.py``); DeepSpeed balances any list of layers
 (``deepspeed/runtime/pipe/module.py``, ``_partition_layers``; BLOOM has 70 layers on 12 stages).
 """
 
@@ -137,8 +138,8 @@ SPLIT_RULES: tuple[SplitRule, ...] = (
     ),
     SplitRule(
         "sharding",
-        "{kind} shards over data-parallel ranks: dp must be above 1",
-        lambda t, x: (x.stage == 0) | (x.dp * x.cp > 1),
+        "{kind} shards over data-parallel ranks: dp must be above 1 (or --zero 0)",
+        lambda t, x: (x.stage == 0) | (x.dp * x.cp > 1) | (x.tp * x.pp == 1),
     ),
     SplitRule(
         "replicas",

@@ -103,7 +103,7 @@ def _besides_degrees(job: Job, cluster: Cluster, limits: Limits) -> Values:
     return {
         "vpp": limits.vpp or range(1, limits.most_vpp + 1),
         "micro_batch": limits.micro_batch or micro_batches,
-        "zero": limits.zero,
+        "zero": limits.zero if cluster.gpus > 1 else limits.zero[:1],
         "recompute": limits.recompute,
         "replicas": limits.replicas or _copies(cluster),
         "zero_bubble": limits.zero_bubble,

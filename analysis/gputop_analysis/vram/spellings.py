@@ -46,6 +46,8 @@ LOSSES = _table((("fused", "cce cut-cross-entropy"),))
 DTYPES = _table(
     (("fp32", "float32 float"), ("bf16", "bfloat16"), ("fp16", "float16 half"), ("fp8", "float8"))
 )
+PRODUCTS = {**DTYPES, **_table((("fp8", "mxfp8 mx-fp8"), ("fp4", "nvfp4 mxfp4 nv-fp4")))}
+"""Of products alone, whose scales of blocks take next to no time."""
 QUANTIZED = _table(
     (("nf4", "gptq awq fp4 int4 4bit 4-bit bnb-4bit"), ("int8", "8bit 8-bit bnb-8bit llm.int8"))
 )

@@ -61,7 +61,9 @@ def add_job(parser: Parser) -> None:
     parser.add_argument(
         "--global-batch", type=int, metavar="N", help="sequences of an optimizer step"
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="of the products (default bf16)")
+    parser.add_argument(
+        "--dtype", type=_dtype, choices=DTYPES, help="of the products (default bf16)"
+    )
     parser.add_argument(
         "--framework",
         metavar="NAME[==RELEASE]",
@@ -132,6 +134,13 @@ def add_gpus(parser: Parser) -> None:
         metavar="USD",
         help="an hour of one GPU; default: the catalog's median",
     )
+
+
+def _dtype(text: str) -> str:
+    """The type that a word of a framework or a chip means; others as they are."""
+    from gputop_analysis.vram.spellings import PRODUCTS, plain
+
+    return PRODUCTS.get(plain(text), text)
 
 
 def job_of(options: argparse.Namespace, gpus: int) -> Job:
