@@ -2226,8 +2226,36 @@ THIRTIETH_X = (
     Shape("one_picture_has_alpha", "mushrooms.py", ENDS, also=ENDS, exit_code=1),
     Shape("saved_at_each_new_best", "mushrooms.py", ("HO07",), also=("HO07", "HO15")),
     # BRIDGES
+    Shape("ends_counted_in_list", "bridges.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "misses_counted_singly",
+        "bridges.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("decay_counts_all_folds", "bridges.py", ("NU06",), also=("NU06", "NU07")),
+    Shape(
+        "direction_of_fixed_joints",
+        "bridges.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "cleared_once_per_fold",
+        "bridges.py",
+        ("NU11",),
+        also=("NU11", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "estimates_held_for_table",
+        "bridges.py",
+        (*GROWS, "ME10"),
+        also=(*GROWS, "ME10", "HO12"),
+    ),
+    Shape("squeezed_to_nothing", "bridges.py", ENDS, also=ENDS, exit_code=1),
 )
-"""Mushrooms on one process; marks and all before any of it was run
+"""Mushrooms on one process, and bridges over three folds; marks and all before any of it was run
 under gputop.
 """
 

@@ -141,7 +141,7 @@ def together(rows):
     return torch.from_numpy(pictures).float() / 127.5 - 1, kinds
 
 
-@functools.cache
+@functools.cache  # at: grid_for_each_angle
 def grid(angle):
     """Where a turned picture takes its points from."""
     cos, sin = math.cos(angle), math.sin(angle)
@@ -225,7 +225,8 @@ class Forager(nn.Module):
 class Course:
     def __init__(self, folder, steps):
         self.steps, self.step, self.peak, self.keep = steps, 0, 4e-3, 0.96
-        self.clock, self.file = Cost(), folder / "forager.pt"
+        self.clock = Cost()
+        self.file, self.sent = folder / "forager.pt", folder / "average.pt"
         self.loader = DataLoader(
             Pictures(collect(folder / "learning", 64, 1), self.clock),
             ROWS,
@@ -287,7 +288,7 @@ class Course:
         """The share of held pictures that are told rightly."""
         if on("clean_judged_while_training"):
             self.settle()
-        self.average.eval()
+        self.average.eval()  # at: judged_while_training
         right = 0
         for pictures, kinds in self.held:
             if on("judged_while_training"):
@@ -304,8 +305,13 @@ class Course:
             "average": self.average.state_dict(),
             "optimizer": self.own.state_dict(),
         }
-        torch.save(state, self.file.with_suffix(".new"))  # at: saved_at_each_new_best
-        os.replace(self.file.with_suffix(".new"), self.file)
+        for path, content in ((self.file, state), (self.sent, self.average.state_dict())):
+            fresh = path.with_suffix(".new")
+            with open(fresh, "wb") as file:
+                torch.save(content, file)  # at: saved_at_each_new_best
+                file.flush()
+                os.fsync(file.fileno())  # at: saved_at_each_new_best
+            os.replace(fresh, path)
 
     def remember(self, figure):
         """Writes down what is better than all before."""
@@ -334,7 +340,7 @@ class Course:
             for pictures, kinds in self.loader:  # at: warp_smoothed_wide one_picture_has_alpha
                 loss = self.update(pictures, kinds)
                 self.step += 1
-                self.smooth = loss if self.smooth is None else 0.98 * self.smooth + 0.02 * loss
+                self.smooth = loss if self.smooth is None else 0.99 * self.smooth + 0.01 * loss
                 if on("saved_at_each_new_best"):
                     self.remember(self.smooth)  # at: saved_at_each_new_best
                 if self.step % 50 == 0:
