@@ -205,8 +205,16 @@ class Trials:
         if on("misses_counted_singly"):
             missed = 0
             for told, right in zip(moves, own.moves, strict=True):  # at: misses_counted_singly
-                if (told - right).abs().max() > most:  # at: misses_counted_singly
+                off = [
+                    abs(one - other) for one, other in zip(told, right, strict=True)
+                ]  # at: misses_counted_singly
+                if max(off) > most:  # at: misses_counted_singly
                     missed += 1
+            return missed
+        if on("clean_misses_counted_singly"):
+            missed, sizes = 0, torch.bincount(own.owner).tolist()
+            for told, right in zip(moves.split(sizes), own.moves.split(sizes), strict=True):
+                missed += int(((told - right).abs().amax(1) > most).sum())
             return missed
         return int(((moves - own.moves).abs().amax(1) > most).sum())
 
