@@ -2212,6 +2212,53 @@ TWENTYNINTH_Z = (
 under gputop.
 """
 
+THIRTIETH_X = (
+    Shape("warp_smoothed_wide", "mushrooms.py", LOADER, also=LOADER, timed=True),
+    Shape("judged_while_training", "mushrooms.py", ("NU21",)),
+    Shape(
+        "share_of_two_noughts",
+        "mushrooms.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("optimizer_by_property", "mushrooms.py", ("NU16",), also=("NU16", "NU07")),
+    Shape("grid_for_each_angle", "mushrooms.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("one_picture_has_alpha", "mushrooms.py", ENDS, also=ENDS, exit_code=1),
+    Shape("saved_at_each_new_best", "mushrooms.py", ("HO07",), also=("HO07", "HO15")),
+    # BRIDGES
+    Shape("ends_counted_in_list", "bridges.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "misses_counted_singly",
+        "bridges.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("decay_counts_all_folds", "bridges.py", ("NU06",), also=("NU06", "NU07")),
+    Shape(
+        "direction_of_fixed_joints",
+        "bridges.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "cleared_once_per_fold",
+        "bridges.py",
+        ("NU11",),
+        also=("NU11", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "estimates_held_for_table",
+        "bridges.py",
+        (*GROWS, "ME10"),
+        also=(*GROWS, "ME10", "HO12"),
+    ),
+    Shape("squeezed_to_nothing", "bridges.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Mushrooms on one process, and bridges over three folds; marks and all before any of it was run
+under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2258,6 +2305,7 @@ BATCHES = (
     TWENTYNINTH_X,
     TWENTYNINTH_Y,
     TWENTYNINTH_Z,
+    THIRTIETH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
