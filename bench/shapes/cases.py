@@ -2239,8 +2239,22 @@ THIRTIETH_Y = (
         also=("HO07", "HO15", "CR04", "HO06"),
     ),
     Shape("sampled_past_context", "horoscopes.py", ENDS, also=ENDS, exit_code=1),
+    Shape("record_sought_from_start", "invoices.py", LOADER, also=(*LOADER, "IN07"), timed=True),
+    Shape("weights_hashed_each_step", "invoices.py", HOST, also=HOST, timed=True),
+    Shape("whole_states_for_average", "invoices.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("merged_while_sampling", "invoices.py", ("NU08",), also=("NU08", "NU07")),
+    Shape("schedule_of_one_epoch", "invoices.py", ("NU06",), also=("NU06", "NU07")),
+    Shape(
+        "rows_without_answers",
+        "invoices.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("ignored_labels_decoded", "invoices.py", ENDS, also=ENDS, exit_code=1),
 )
-"""Horoscopes on two ranks; marks and all before any of it was run under gputop."""
+"""Horoscopes on two ranks, and invoices of adapters under transformers' Trainer; marks and all
+before any of it was run under gputop.
+"""
 
 BATCHES = (
     SHAPES,

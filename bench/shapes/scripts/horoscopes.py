@@ -310,9 +310,8 @@ class Run:
 
     def learn(self, ids, part):
         syncs = self.syncs(part)  # at: synced_on_first_part
-        with (
-            contextlib.nullcontext() if syncs else self.model.no_sync()
-        ):  # at: synced_on_first_part
+        alone = contextlib.nullcontext if syncs else self.model.no_sync  # at: synced_on_first_part
+        with alone():
             scores = self.model(ids[:, :-1])
             loss = F.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)
             (loss / self.own.parts).backward()  # at: quantiles_in_hooks
