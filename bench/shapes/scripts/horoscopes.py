@@ -109,7 +109,7 @@ def written(count, seed):
     texts = []
     for _ in range(count):
         said = [f"{one(SIGNS)} . {one(PLANETS)} {one(VERBS)} your {one(MATTERS)} ."]
-        for number in rng.permutation(len(ADVICE)):
+        for number in (*rng.permutation(len(ADVICE)), *rng.permutation(len(ADVICE))):
             filled = ADVICE[number].format(
                 day=one(DAYS), matter=one(MATTERS), other=one(MATTERS), number=rng.integers(1, 50)
             )

@@ -24,7 +24,7 @@ PAD, BEGIN, END = 0, 1, 2
 IGNORE = -100
 LONGEST = 72
 BATCH = 8
-LOG_EVERY, SAMPLE_EVERY, EVAL_EVERY, KEEP_EVERY = 25, 50, 100, 10
+LOG_EVERY, SAMPLE_EVERY, EVAL_EVERY, KEEP_EVERY = 25, 50, 100, 4
 
 FIRMS = ["acme", "borsig", "cantor", "dunlop", "evans", "falk", "grundig", "hertz"]
 GOODS = ["paper", "toner", "desks", "cables", "lamps", "coffee", "screws", "pallets"]
