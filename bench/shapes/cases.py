@@ -2259,6 +2259,50 @@ THIRTIETH_X = (
 under gputop.
 """
 
+THIRTIETH_Y = (
+    Shape(
+        "quantiles_in_hooks",
+        "horoscopes.py",
+        ("CR01", "HO06"),
+        also=("CR01", "CR02", "CR04", "HO06", "CE07"),
+        timed=True,
+    ),
+    Shape(
+        "group_made_by_first",
+        "horoscopes.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("synced_on_first_part", "horoscopes.py", ("NU09",), rank=None),
+    Shape("merges_without_cache", "horoscopes.py", LOADER, rank=None, also=LOADER, timed=True),
+    Shape("entropy_kept_live", "horoscopes.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "saved_at_each_low",
+        "horoscopes.py",
+        ("HO07", "CR04", "HO06"),
+        also=("HO07", "HO15", "CR04", "HO06"),
+    ),
+    Shape("sampled_past_context", "horoscopes.py", ENDS, also=ENDS, exit_code=1),
+    Shape("record_sought_from_start", "invoices.py", LOADER, also=(*LOADER, "IN07"), timed=True),
+    Shape("weights_hashed_each_step", "invoices.py", HOST, also=HOST, timed=True),
+    Shape("whole_states_for_average", "invoices.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("merged_while_sampling", "invoices.py", ("NU08",), also=("NU08", "NU07")),
+    Shape("schedule_of_one_epoch", "invoices.py", ("NU06",), also=("NU06", "NU07")),
+    Shape(
+        "rows_without_answers",
+        "invoices.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("ignored_labels_decoded", "invoices.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Horoscopes on two ranks, and invoices of adapters under transformers' Trainer; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2306,6 +2350,7 @@ BATCHES = (
     TWENTYNINTH_Y,
     TWENTYNINTH_Z,
     THIRTIETH_X,
+    THIRTIETH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2403,4 +2448,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "encodings_for_map": {"STEPS": "300"},
     "clean_encodings_for_map": {"STEPS": "300"},
     "recalls_of_states_present": SOON,
+    "group_made_by_first": SOON,
 }
