@@ -2244,8 +2244,8 @@ THIRTIETH_Z = (
     Shape("best_never_remembered", "footsteps.py", ("HO07",), also=("HO07", "HO15")),
     Shape("queue_not_of_batches", "footsteps.py", ENDS, also=ENDS, exit_code=1),
 )
-"""Catamarans by proximal policy optimisation, and footsteps of a queue and an adversary under Fabric;
-marks and all before any of it was run under gputop.
+"""Catamarans by proximal policy optimisation, and footsteps of a queue and an adversary under
+Fabric; marks and all before any of it was run under gputop.
 """
 
 BATCHES = (
@@ -2392,7 +2392,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "encodings_for_map": {"STEPS": "300"},
     "clean_encodings_for_map": {"STEPS": "300"},
     "recalls_of_states_present": SOON,
-    "tracks_are_views": {"STEPS": "320"},
-    "clean_tracks_are_views": {"STEPS": "320"},
+    "divergence_of_whole_rollout": {"STEPS": "240"},
     "warped_sample_by_sample": {"STEPS": "150"},
 }

@@ -12,11 +12,11 @@ from shape import STEPS, Cost, on
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-UPDATES = STEPS or 250
+UPDATES = STEPS or 400
 BOATS, TIMES, TRIAL_BOATS, TRIAL_TIMES = 64, 32, 16, 60
 EPOCHS, PARTS = 2, 4
 SEA, SIGHT, FEATURES = 48, 12, 9
-WIDTH, RATE, LONGEST = 320, 4e-4, 2.0
+WIDTH, RATE, LONGEST = 384, 4e-4, 2.0
 DISCOUNT, TRACE, RANGE = 0.98, 0.95, 0.2
 WORTH, SPREAD, WIND, WIND_FROM = 0.5, 0.002, 0.1, 40
 TOLD_EVERY, TRIED_EVERY = 25, 96
