@@ -2303,6 +2303,42 @@ THIRTIETH_Y = (
 before any of it was run under gputop.
 """
 
+THIRTIETH_Z = (
+    Shape("gains_boat_by_boat", "catamarans.py", HOST, also=(*HOST, "HO15"), timed=True),
+    Shape(
+        "divergence_of_whole_rollout",
+        "catamarans.py",
+        ("HO06", "HO08"),
+        also=("HO06", "HO08"),
+        timed=True,
+    ),
+    Shape("tracks_are_views", "catamarans.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "angle_by_arccos",
+        "catamarans.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("annealed_by_rollouts", "catamarans.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("values_by_all_returns", "catamarans.py", ("NU20",), also=("NU20", "NU07")),
+    Shape("regatta_of_other_size", "catamarans.py", ENDS, also=ENDS, exit_code=1),
+    Shape("warped_sample_by_sample", "footsteps.py", LOADER, also=LOADER, timed=True),
+    Shape("smoothed_through_graph", "footsteps.py", GROWS, also=(*GROWS, "HO12", "CE11")),
+    Shape(
+        "walker_alone_in_batch",
+        "footsteps.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("judged_and_left_so", "footsteps.py", ("NU14",)),
+    Shape("cycle_turned_by_epoch", "footsteps.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("best_never_remembered", "footsteps.py", ("HO07",), also=("HO07", "HO15")),
+    Shape("queue_not_of_batches", "footsteps.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Catamarans by proximal policy optimisation, and footsteps of a queue and an adversary under
+Fabric; marks and all before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2351,6 +2387,7 @@ BATCHES = (
     TWENTYNINTH_Z,
     THIRTIETH_X,
     THIRTIETH_Y,
+    THIRTIETH_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2449,4 +2486,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "clean_encodings_for_map": {"STEPS": "300"},
     "recalls_of_states_present": SOON,
     "group_made_by_first": SOON,
+    "divergence_of_whole_rollout": {"STEPS": "240"},
+    "warped_sample_by_sample": {"STEPS": "150"},
 }
