@@ -16,8 +16,8 @@ from gputop_analysis.vram.setup import ModelShape
 
 UNEVEN_STAGES = ("megatron", "deepspeed", "torchtitan")
 """Recipes whose pipeline stages may have different numbers of layers: Megatron-Core gives the ends
-fewer, or counts embedding and loss as one, as torchtitan does (``generate_llm_fqn_per_model_part`` of
-its ``distributed/pipeline_parallel.py``); DeepSpeed balances any list of layers
+fewer, or counts embedding and loss as one, as torchtitan does (``generate_llm_fqn_per_model_part``
+of its ``distributed/pipeline_parallel.py``); DeepSpeed balances any list of layers
 (``deepspeed/runtime/pipe/module.py``, ``_partition_layers``; BLOOM has 70 layers on 12 stages).
 """
 
