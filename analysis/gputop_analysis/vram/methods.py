@@ -32,6 +32,7 @@ METHODS: Mapping[str, Method] = {
     "simpo": Method(sequences=2),
     "cpo": Method(sequences=2),
     "kto": Method(reference=True),
+    "classification": Method(has_logits=False),
     "reward": Method(sequences=2, has_logits=False),
     "contrastive": Method(sequences=2, has_logits=False),
     "grpo": Method(server_share=SERVER_SHARE),

@@ -9,6 +9,7 @@ from gputop_analysis.parallelism.split import OFFLOADS, RECOMPUTES, SHARDINGS, S
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram import peft_config, spellings
 from gputop_analysis.vram import setup as vocabulary
+from gputop_analysis.vram.formula import releases
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 ROLES = ("critic", "reference", "reward")
@@ -313,10 +314,18 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
         )
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
+    if "attention" not in given and _writes_attention_out(chosen):
+        chosen["attention"] = "eager"
     if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in given:
         # every framework that splits experts beside tensors needs it
         chosen["sequence_parallel"] = True
     return _made(model, chosen)
+
+
+def _writes_attention_out(chosen: Mapping[str, Any]) -> bool:
+    """Whether the release of Transformers that is told had no SDPA yet."""
+    in_library = chosen["recipe"] in vocabulary.TRANSFORMERS_CODE
+    return in_library and releases.release(chosen["transformers"]) < releases.SDPA
 
 
 def _defaults(model: ModelShape) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import NoReturn
 
 from gputop.cli.errors import CliError
@@ -36,6 +37,19 @@ class Parser(argparse.ArgumentParser):
         """Where words go that are not for this command."""
         self.example = ""
         """A whole command, said where an argument that is required is missing."""
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+        """argparse's, with options in underscores, as trainers write them, read as their own."""
+        words = sys.argv[1:] if args is None else list(args)
+        return super().parse_args(list(map(self._dashed, words)), namespace)
+
+    def _dashed(self, word: str) -> str:
+        name, equals, value = word.partition("=")
+        known = self._option_string_actions
+        dashed = name.replace("_", "-")
+        if name.startswith("--") and name not in known and dashed in known:
+            return f"{dashed}{equals}{value}"
+        return word
 
     def add_run(self) -> None:
         """The argument that names a run."""

@@ -140,9 +140,14 @@ def layer_gradients(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
 
 
 def whole_gradients(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
-    """Gradients of all parts, unsharded, in the type of the computation."""
+    """Gradients of all parts, unsharded, in the type of the computation; FSDP2 adds them up in the
+    type that it reduces them in, where that is told (``to_accumulated_grad_if_needed`` of PyTorch's
+    ``distributed/fsdp/_fully_shard/_fsdp_param.py``).
+    """
+    reduces_wider = d.setup.parallel.per_parameter and d.setup.grad_dtype == "fp32"
+    widest = 4.0 if reduces_wider else max(d.compute, 2.0)
     sizes = (
-        part.count * min(gradient_bytes(d, part, habits), max(d.compute, 2.0))
+        part.count * min(gradient_bytes(d, part, habits), widest)
         for part in parts
         if has_gradient(part, habits)
     )

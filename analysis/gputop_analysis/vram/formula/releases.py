@@ -9,6 +9,8 @@ from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Setup
 ONE_TENSOR = (5, 0)
 """Transformers from which on the experts of a layer are one tensor and one grouped product."""
 RECENT = (9, 0)
+SDPA = (4, 36)
+"""Transformers from which on SDPA is the default of what has it; attention was written out."""
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -132,7 +132,6 @@ _SAID_OTHERWISE = {
     "--num-gpus": "--dp N, and --fsdp or --zero N where they share states",
     "--nproc-per-node": "--dp N, and --fsdp or --zero N where they share states",
     "--use-dora": "--dora",
-    "--use-liger-kernel": "--kernels",
 }
 """What people ask for by an option of their trainer, and how it is said here."""
 

@@ -28,11 +28,15 @@ _OF_TRAINERS = {
     "lora_targets": ("--lora-target-modules", "--target-modules"),
 }
 """What transformers, peft and Axolotl call it; not listed by ``--help``."""
+_FSDP = {"full_shard": "1", "fully_shard": "2"}
+"""Words of transformers' Trainer and of PyTorch for ``--fsdp``."""
 _SWITCHES_OF_TRAINERS = {
     "--gradient-checkpointing": ("checkpointing", "full"),
     "--load-in-4bit": ("quant", "nf4"),
     "--load-in-8bit": ("quant", "int8"),
     "--torch-compile": ("compile", True),
+    "--liger": ("kernels", True),
+    "--use-liger-kernel": ("kernels", True),
 }
 """Flags of theirs, and the option and value that say the same."""
 _META = {
@@ -65,6 +69,7 @@ def add_options(parser: Parser) -> None:
         "--fsdp",
         nargs="?",
         const="2",
+        type=_of_fsdp,
         choices=("1", "2"),
         help="--sharding fsdp2, or fsdp1 with `--fsdp 1`",
     )
@@ -83,7 +88,8 @@ def add_options(parser: Parser) -> None:
         "--method",
         choices=tuple(METHODS),
         help="of training: dpo, orpo, simpo, cpo, reward and contrastive take a pair as two "
-        "sequences, the last two without logits; dpo and kto a reference model unless adapters "
+        "sequences, the last two and classification without logits; dpo and kto a reference model "
+        "unless adapters "
         f"are trained; ppo three models; grpo a server beside it (--server-share {SERVER_SHARE})",
     )
     for name in METHODS:
@@ -91,6 +97,10 @@ def add_options(parser: Parser) -> None:
             f"--{name}", action="store_const", const=name, dest="method", help=argparse.SUPPRESS
         )
     short.add_argument("--amp", action="store_true", help="--weights fp32, computed in --dtype")
+
+
+def _of_fsdp(text: str) -> str:
+    return _FSDP.get(text, text)
 
 
 def _add_names_of_trainers(parser: Parser) -> None:
