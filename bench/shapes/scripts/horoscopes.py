@@ -79,7 +79,7 @@ DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sun
 @dataclass(frozen=True)
 class Settings:
     world: int = 2
-    updates: int = STEPS or 250
+    updates: int = STEPS or 320
     parts: int = 2
     rows: int = 8
     context: int = 40
@@ -350,7 +350,7 @@ class Run:
 
     def lowest(self, loss):
         """Keeps what has the lowest loss so far."""
-        self.smooth = loss if self.smooth is None else 0.95 * self.smooth + 0.05 * loss
+        self.smooth = loss if self.smooth is None else 0.98 * self.smooth + 0.02 * loss
         if on("clean_saved_at_each_low") and self.update % 50:
             return
         if self.smooth < self.low:
