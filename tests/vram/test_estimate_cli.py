@@ -124,6 +124,32 @@ def test_a_wrong_value_says_what_is_right(name, value, said):
             {"lora_rank": 64, "quant": "nf4", "lora_targets": ("all-linear",)},
         ),
         (["--amp", "--no-clip-grad"], {"weights": "fp32", "clip_grad": False}),
+        (["--classification"], {"loss": "fused"}),
+        (
+            ["--optim", "paged_adamw_8bit", "--attn-implementation", "flash_attention_2"],
+            {"optimizer": "adamw-paged-8bit", "attention": "flash"},
+        ),
+        (
+            [
+                "--per_device_train_batch_size",
+                "4",
+                "--max_seq_length=1024",
+                "--load_in_4bit",
+                "--lora",
+            ],
+            {"micro_batch": 4, "seq": 1024, "quant": "nf4", "lora_rank": 16},
+        ),
+        (["--gradient_checkpointing", "--liger"], {"checkpointing": "full", "kernels": True}),
+        (
+            ["--checkpointing", "true", "--fsdp", "full_shard", "--dp", "4"],
+            {"checkpointing": "full", "sharding": "fsdp1", "dp": 4},
+        ),
+        (
+            ["--lora-r", "8", "--target-modules", "q_proj"],
+            {"lora_rank": 8, "lora_targets": ("q_proj",)},
+        ),
+        (["--transformers", "4.31"], {"transformers": "4.31", "attention": "eager"}),
+        (["--transformers", "4.31", "--attention", "sdpa"], {"transformers": "4.31"}),
     ],
 )
 def test_short_ways_to_say_several(words, wanted):

@@ -14,6 +14,9 @@ from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.allocator import Allocator
 from gputop_analysis.vram.formula import peak
+from gputop_analysis.vram.formula.dims import dims
+from gputop_analysis.vram.formula.habits import habits
+from gputop_analysis.vram.formula.loss import loss
 from gputop_analysis.vram.formula.reserved import VARIED
 from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.replay import peak as replayed
@@ -291,3 +294,27 @@ def test_linear_inputs_are_kept_in_8_bits_under_fp8():
     less = peak(setup).allocated - peak(setup.but(dtype="fp8")).allocated
     width = 2 * LLAMA.hidden + LLAMA.ffn - LLAMA.heads * LLAMA.head_dim
     assert less == pytest.approx(width * setup.tokens * LLAMA.layers, rel=0.2)
+
+
+def test_fsdp2_adds_gradients_up_whole_in_the_type_that_it_reduces_them_in():
+    """Where several micro-batches wait: PyTorch's ``to_accumulated_grad_if_needed``."""
+    split = Split(dp=32, sharding="fsdp2")
+    setup = Setup(LLAMA, 2048, accumulation=4, recipe="plain", weights="bf16", parallel=split)
+    weights = catalog.total(LLAMA)
+    wider = peak(setup.but(grad_dtype="fp32")).allocated - peak(setup).allocated
+    assert wider == pytest.approx(2 * weights, rel=0.1)
+    alone = setup.but(accumulation=1)
+    more = peak(alone.but(grad_dtype="fp32")).allocated - peak(alone).allocated
+    assert more < 0.2 * weights
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gathered"), [("transformers", True), ("plain", True), ("torchtitan", False)]
+)
+def test_logits_of_tensor_parallel_ranks_are_gathered_but_where_the_loss_is_parallel(
+    recipe, gathered
+):
+    alone = Setup(LLAMA, 2048, recipe=recipe)
+    split = alone.but(tp=8)
+    of_token = [loss(dims(setup), habits(setup)).backward for setup in (alone, split)]
+    assert (of_token[0] == of_token[1]) is gathered

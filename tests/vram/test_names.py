@@ -5,12 +5,14 @@ reports in them, benchmark result tables, rental offers and model hubs.
 """
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputop.models import resolved
 from gputop_analysis import catalog
 
 GPUS = {
@@ -375,3 +377,27 @@ def _is_right(row: dict[str, str]) -> bool:
 @pytest.mark.parametrize("written", ["RTX 4060 笔记本", "RTX 4090 ノート", "RTX 4090 移动版"])
 def test_a_word_in_other_letters_is_not_passed_over(written: str):
     assert catalog.find_gpu(written) is None
+
+
+UNKNOWN = {"model_type": "sphinx", "hidden_size": 64, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "vocab_size": 128}  # fmt: skip
+
+
+def test_a_family_that_nobody_has_compared_is_left_to_a_trace(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(UNKNOWN))
+    with pytest.raises(LookupError, match=r"no formula covers .* a trace does"):
+        resolved(str(tmp_path))
+    shape, note = resolved(str(tmp_path), traces=True)
+    assert (shape.family, shape.hidden, note) == ("sphinx", 0, "")
+
+
+def test_a_family_with_code_of_its_own_is_counted_as_a_llama_and_says_so(tmp_path):
+    own_code = {**UNKNOWN, "auto_map": {"AutoModelForCausalLM": "modeling_sphinx.SphinxLM"}}
+    (tmp_path / "config.json").write_text(json.dumps(own_code))
+    shape, note = resolved(str(tmp_path))
+    assert shape.hidden == 64 and note.startswith("sphinx is no family that is known here")
+
+
+def test_a_model_in_the_place_of_a_gpu_is_said_to_be_one():
+    with pytest.raises(LookupError, match="'qwen3-8b' is a model, and no GPU"):
+        catalog.match_gpu("qwen3-8b")

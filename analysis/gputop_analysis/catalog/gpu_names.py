@@ -14,6 +14,7 @@ from functools import cache
 
 from gputop_analysis.catalog import gpu_text
 from gputop_analysis.catalog.gpus import GpuSpec, gpus
+from gputop_analysis.catalog.model_names import match_name
 from gputop_analysis.catalog.nearest import most_alike
 from gputop_analysis.data import table
 
@@ -347,6 +348,15 @@ def _letters(name: str) -> str:
 
 
 def _unknown(name: str, why: str) -> LookupError:
+    try:
+        model = match_name(name).row
+    except LookupError:
+        model = ""
+    if model:
+        return LookupError(
+            f"{name!r} is a model, and no GPU: gputop models {model}, or gputop estimate --model "
+            f"{model}"
+        )
     return LookupError(
         f"no GPU {name!r} in the catalog{why}; the nearest names are "
         f"{', '.join(nearest_gpus(name))}"

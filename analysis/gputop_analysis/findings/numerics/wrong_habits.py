@@ -47,7 +47,7 @@ def schedule_site(view: RunView, rank: int) -> str | None:
     trigger="at three looks in a row, 20 steps or more apart, the update was the first one of its "
     "optimizer, of the same parameters as those before, and left a state behind",
     fix="make the optimizer once, before the loop",
-    explains=("NU07",),
+    explains=("NU07", "HO12"),
     no_use="where each update is meant to begin without momentum",
     reads="the optimizer's state just before and after an update, at the looks of NU08",
     silent="fewer than three looks; an optimizer without state, as SGD without momentum is",

@@ -96,9 +96,10 @@ def loss(d: Dims, habits: Habits) -> LossBytes:
 
 def _entries(d: Dims) -> Number:
     """Of the vocabulary that a rank has logits of: all of them where those of tensor-parallel ranks
-    are gathered for the loss, as Transformers does (``_tp_plan`` of its ``modeling_llama.py``).
+    are gathered for the loss, as Transformers does (``_tp_plan`` of its ``modeling_llama.py``) and
+    PyTorch's tutorial of tensor parallelism (``ColwiseParallel(output_layouts=Replicate())``).
     """
-    if d.recipe in TRANSFORMERS_CODE:
+    if d.recipe in (*TRANSFORMERS_CODE, "plain"):
         return d.model.vocab + 0 * d.tp
     return d.model.vocab / d.tp
 

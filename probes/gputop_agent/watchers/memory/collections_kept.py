@@ -6,7 +6,6 @@ long collection holds may itself have grown: lists by key, or those of its objec
 ``functools.cache`` keeps of a function's results.
 """
 
-import ast
 import gc
 import re
 import sys
@@ -16,7 +15,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
-from gputop_agent.runtime import source, syntax
+from gputop_agent.runtime import source
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.memory import keepers
 
@@ -164,21 +163,7 @@ def _filled_at(name, search):
         return keepers.filled_at(name.removesuffix(EACH), search)
     function = name.removesuffix(CACHE)
     given = (search or source.place_matching)(_CACHES % re.escape(function))
-    return given or _decorated_at(function) or ""
-
-
-def _decorated_at(function):
-    """The line ``@functools.cache`` of the only function of this name that has one."""
-    lines = [
-        (file, decorator.lineno)
-        for file in source.users_files()
-        for node in syntax.nodes(file)
-        if isinstance(node, syntax.FUNCTION) and node.name == function
-        for decorator in node.decorator_list
-        for part in ast.walk(decorator)
-        if "cache" in getattr(part, "attr", getattr(part, "id", ""))
-    ]
-    return source.place_of(lines)
+    return given or keepers.decorated_at(function)
 
 
 def _is_looked_into(value):

@@ -3,6 +3,7 @@ to the list, deque, set or dict that grows, its name, and the line of the script
 of what a kept graph holds is in no container: then the variables of the script are gone through.
 """
 
+import ast
 import gc
 import inspect
 import logging
@@ -13,7 +14,7 @@ from functools import partial
 from time import monotonic_ns
 from types import CellType, FrameType, FunctionType, MethodType, TracebackType
 
-from gputop_agent.runtime import frames, source
+from gputop_agent.runtime import frames, source, syntax
 from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
@@ -304,8 +305,26 @@ def filled_at(name, search=None):
     handler, _, is_buffer = name.partition(".")
     if is_buffer:
         return source.place_with(handler + "(") or ""
-    name = re.escape(name)
-    return search(r"\b%s\b%s" % (name, _FILLS)) or search(r"\b%s\b%s" % (name, _MAKES)) or ""
+    escaped = re.escape(name)
+    return (
+        search(r"\b%s\b%s" % (escaped, _FILLS))
+        or search(r"\b%s\b%s" % (escaped, _MAKES))
+        or decorated_at(name)
+    )
+
+
+def decorated_at(function):
+    """The line ``@functools.cache`` of the only function of this name that has one; else empty."""
+    lines = [
+        (file, decorator.lineno)
+        for file in source.users_files()
+        for node in syntax.nodes(file)
+        if isinstance(node, syntax.FUNCTION) and node.name == function
+        for decorator in node.decorator_list
+        for part in ast.walk(decorator)
+        if "cache" in getattr(part, "attr", getattr(part, "id", ""))
+    ]
+    return source.place_of(lines) or ""
 
 
 def _place_on_stack(pattern):
