@@ -242,6 +242,9 @@ def test_of_two_such_lines_none_is_suspected(tmp_path):
         (lambda x: (x + x.abs()).sqrt(), ["sqrt"]),
         (lambda x: x.clamp(min=1e-8).unsqueeze(0).sqrt(), []),
         (lambda x: torch.maximum(x, torch.tensor(1e-8)).sqrt(), []),
+        (lambda x: x.clamp(min=0).sqrt(), ["sqrt"]),
+        (lambda x: x.clamp(-1, 1).arccos(), ["acos"]),
+        (lambda x: x.clamp(-0.999, 0.999).arccos(), []),
         (lambda x: x.norm() + x.std(), []),
     ],
 )

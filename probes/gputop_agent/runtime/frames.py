@@ -138,6 +138,9 @@ TRAINERS = (
 )
 
 
+_HELPERS = ("accelerate", "lightning_fabric")  # of them, those that leave the loop to the user
+
+
 def packages(frame):
     """Top-level packages between a frame and the innermost line of the user's, inner first."""
     packages_ = []
@@ -146,6 +149,8 @@ def packages(frame):
         if where == USER:
             break
         name = package(frame_)
+        if name == "lightning" and "/fabric/" in frame_.f_code.co_filename.replace("\\", "/"):
+            name = "lightning_fabric"
         if where == LIBRARY and name not in packages_:
             packages_.append(name)
     return packages_[:8]
@@ -155,10 +160,10 @@ def own_site():
     """Site of the innermost user frame of the calling thread; None where a trainer calls, or
     nobody.
 
-    accelerate alone is no trainer here: its functions are called by a loop of the user's own.
+    accelerate and Fabric alone are no trainers here: a loop of the user's own calls them.
     """
     inside = packages(sys._getframe(1))
-    if any(name in TRAINERS[1:] for name in inside):
+    if any(name in TRAINERS and name not in _HELPERS for name in inside):
         return None
     return caller_site()
 

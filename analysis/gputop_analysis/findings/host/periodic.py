@@ -117,12 +117,12 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
 def _severity(view: RunView, worst: SlowRhythm, site: Site | None, *, is_vague: bool) -> Severity:
     """Without a line, or with the model's answers in it, it may be the training's own work, such as
     the rollouts between updates: what a line of those takes, HO06 says. Time in forwards is theirs
-    where the line is one that calls the model.
+    where the line is one that calls the model, or no phase holds most of it, as a world answers.
     """
     if worst.phase == "other" and is_vague:
         return "info"
-    calls_model = site is not None and calls_modules(view, worst.rank, site)
-    if worst.phase == "forward" and worst.asks_model and calls_model:
+    is_of_rollouts = site is None or calls_modules(view, worst.rank, site)
+    if worst.phase == "forward" and worst.asks_model and is_of_rollouts:
         return "info"
     return "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium"
 

@@ -12,6 +12,8 @@ _POLES_LEFT_OUT = frozenset(
     "log log2 log10 log1p div rsqrt reciprocal exp expm1 tan atanh acosh logit".split()
 )
 _LEAVES_OUT = frozenset("where masked_fill".split())
+_AT_ONE = frozenset("acos asin atanh".split())  # whose poles lie at -1 and 1, and not at 0
+_CLAMPS = frozenset("clamp clamp_min clamp_max".split())
 _KEEPS_OFF = frozenset("clamp clamp_min clamp_max maximum minimum".split())
 _REACH = 4  # operations between one that leaves values out and the pole
 
@@ -91,8 +93,28 @@ def _is_kept_off(graph, node):
         below = _given(graph, below)
     if below is None:
         return False
+    if below.name in _CLAMPS:
+        return _is_within(below.node, at_one=node.name in _AT_ONE)
     adds_number = below.name == "add" and None in below.children
     return adds_number or below.name in _KEEPS_OFF
+
+
+def _is_within(clamp, at_one):
+    """Whether the bounds of a clamp leave the poles out; those that are not told do."""
+    least, most = (_saved(clamp, f"_saved_{end}") for end in ("min", "max"))
+    if at_one:
+        return not ((least is not None and least <= -1) or (most is not None and most >= 1))
+    return least is None or least > 0
+
+
+def _saved(function, name):
+    """A number that a node keeps; None where it keeps none, or a tensor."""
+    try:
+        number = getattr(function, name, None)
+    except RuntimeError:  # a tensor's, which the backward has freed
+        interrupts.pass_on()
+        return None
+    return number if isinstance(number, (int, float)) else None
 
 
 def _given(graph, node):

@@ -37,13 +37,19 @@ def of_scheduler(optimizer):
         (
             _site(lines)
             for scheduler, lines in reversed(_schedulers.items())
-            if getattr(scheduler, "optimizer", None) is optimizer
+            if sets_rate_of(scheduler, optimizer)
         ),
         None,
     )
     if site:
         _last_sites.put(optimizer, site)
     return site or _last_sites.get(optimizer)
+
+
+def sets_rate_of(scheduler, optimizer):
+    """Whether a scheduler is of the optimizer, or of a trainer's wrapper around it."""
+    scheduled = getattr(scheduler, "optimizer", None)
+    return scheduled is optimizer or getattr(scheduled, "optimizer", None) is optimizer
 
 
 def _noting(original, sites):

@@ -5,6 +5,7 @@ from collections import Counter
 
 from gputop_agent.runtime import frames, guard, living
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers.looks import built_places
 
 MOST_LINES = 64  # calls whose line is asked for
 ENOUGH, OFTEN = 20, 1.5  # calls; and calls an update, from which it is told
@@ -64,7 +65,7 @@ def of(optimizer):
     less. Empty elsewhere.
     """
     for scheduler, calls in _schedules.items():
-        if not _is_of(scheduler, optimizer):
+        if not built_places.sets_rate_of(scheduler, optimizer):
             continue
         if _is_rare(scheduler):
             return {
@@ -83,12 +84,6 @@ def of(optimizer):
                 "rate_stepped_at": [site for site, _ in lines if site][:3],
             }
     return {}
-
-
-def _is_of(scheduler, optimizer):
-    """Whether it sets the rate of the optimizer, or of a trainer's wrapper around it."""
-    scheduled = getattr(scheduler, "optimizer", None)
-    return optimizer in (scheduled, getattr(scheduled, "optimizer", None))
 
 
 def _is_rare(scheduler):
