@@ -34,6 +34,9 @@ class Film:
         self.names.append("frame")
 
 
+TAKES = "        self.frames.append(frame)  # the film\n"
+
+
 class World:
     def __init__(self, film=None):
         self.film = film or Film()
@@ -74,6 +77,18 @@ def test_results_that_a_function_is_told_to_keep_are_found():
     assert told["grown_site"].endswith(
         f"{Path(__file__).name}:{lines_of_this_file().index(line) + 1}"
     )
+
+
+def test_a_view_keeps_its_whole_array():
+    film = Film()
+    told = looked_twice(lambda: film.take(np.zeros((64, 512))[:, 3]), 20_000_000)
+    assert told["grown_in"] == "frames"
+    assert told["grown_site"].endswith(f":{lines_of_this_file().index(TAKES) + 1}")
+
+
+def test_rows_of_one_array_count_for_themselves():
+    film, whole = Film(), np.zeros((200, 64, 128))
+    assert looked_twice(lambda: film.take(whole[len(film.frames)]), 60_000_000) == {}
 
 
 _counter = itertools.count()

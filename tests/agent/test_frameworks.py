@@ -187,3 +187,28 @@ def test_trainers(trainers, name):
     assert bool(guest.flags & wire.F_EVAL) == (name != "accelerate")
     if name == "transformers":  # the evaluation after the last step belongs to none
         assert guest.of_type("checkpoint") and guest.phase_ms("eval") >= 8
+
+
+FABRIC = """
+import sys, torch, lightning
+net = torch.nn.Linear(1024, 1024)
+fabric = lightning.Fabric(accelerator="cpu", devices=1)
+model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 1e-3))
+for step in range(12):
+    fabric.backward(model(torch.randn(4, 1024)).pow(2).mean())
+    optimizer.step(); optimizer.zero_grad()
+    fabric.save(sys.argv[1], {"net": model})
+"""
+
+
+def test_a_checkpoint_of_fabrics_is_its_file_and_not_the_buffer_before_it(tmp_path):
+    pytest.importorskip("lightning")
+    script, state = tmp_path / "train.py", tmp_path / "state.ckpt"
+    script.write_text(FABRIC)
+    outcome = run_script([str(script), str(state)], timeout=200)
+    assert outcome.agent_errors == ""
+    events = outcome.guests[0].of_type("checkpoint")
+    assert len(events) == 12
+    for event in events:
+        assert event["via"] == "lightning" and event["path"] == str(state)
+        assert event["bytes"] > 4e6 and event["site"].endswith("train.py:9")

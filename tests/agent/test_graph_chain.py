@@ -6,6 +6,7 @@ from gputop_agent.watchers.graphs import graph_chain
 
 ITSELF = ["total = 0.9 * total + loss"]
 CUT = ["total = total.detach()"]
+NUMBERS = ["total = 0.9 * total + loss.item()", "total += float(loss)"]
 VIEW = ["part = self.total[n, :, top : top + 8]", "print(n)", "part += share"]
 ADDED = ["part = total[0]", "part.add_(share)"]
 
@@ -16,6 +17,8 @@ ADDED = ["part = total[0]", "part.add_(share)"]
         (ITSELF, 1),
         (CUT + ITSELF, 2),
         (CUT, None),
+        (NUMBERS + ITSELF, 3),
+        (NUMBERS, None),
         (CUT + VIEW, 4),
         (ADDED, 2),
         (ITSELF + VIEW, 1),

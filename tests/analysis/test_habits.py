@@ -41,6 +41,7 @@ def found(build):
     ("id", "fields", "near", "site"),
     [
         ("NU16", {"fresh_looks": 3}, {"fresh_looks": 2}, "train.py:7"),
+        ("NU16", {"fresh_looks": 3, "fresh_at": "train.py:8"}, {}, "train.py:8"),
         ("NU17", {"normalised_twice": "softmax"}, {}, "train.py:9"),
         ("NU17", {"normalised_twice": "sigmoid"}, {}, "train.py:9"),
         (

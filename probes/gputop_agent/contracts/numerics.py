@@ -167,6 +167,8 @@ class CheckupEvent(TypedDict, total=False):
     """Lines of the step's first backward, and of its update."""
     fresh_looks: Whole
     """Looks in a row that met an optimizer with state at its first update."""
+    fresh_at: Line
+    """The line that made the last of these optimizers."""
     graph_again: list[Real]
     """Of each further backward of the step, the part of its graph that one before went through."""
     normalised_twice: Line

@@ -1,4 +1,6 @@
-"""Checkpoints: ``torch.save``, ``torch.distributed.checkpoint`` and safetensors."""
+"""Checkpoints: ``torch.save``, ``torch.distributed.checkpoint``, safetensors, and Lightning's own,
+which is written to memory and then to its file.
+"""
 
 import os
 import sys
@@ -20,6 +22,8 @@ def install(torch):
     guard.patch(torch, "save", wrapper)
     finder.after_import("torch.distributed.checkpoint.state_dict_saver", _wrap_distributed)
     finder.after_import("safetensors.torch", _wrap_safetensors)
+    for package in ("lightning.fabric", "lightning_fabric"):
+        finder.after_import(package + ".utilities.cloud_io", _wrap_lightning)
 
 
 def _wrap_distributed(module):
@@ -36,6 +40,11 @@ def _wrap_distributed(module):
 def _wrap_safetensors(module):
     for name in ("save_file", "save_model"):
         guard.patch(module, name, _timed(getattr(module, name), "safetensors", path_at=1))
+
+
+def _wrap_lightning(module):
+    if hasattr(module, "_atomic_save"):
+        guard.patch(module, "_atomic_save", _timed(module._atomic_save, "lightning", path_at=1))
 
 
 def _timed(original, via, path_at):

@@ -75,7 +75,7 @@ def made_anew(view: RunView, spec: Spec) -> Finding | None:
             fix=f"make {name} once, before the loop; to change its rate use a scheduler, or set "
             "optimizer.param_groups[0]['lr']",
             rank=rank,
-            site=optimizer_site(view, rank) or last.get("update_at"),
+            site=last.get("fresh_at") or optimizer_site(view, rank) or last.get("update_at"),
             confidence=0.95,
             proof=Proof(
                 statistic="looks in a row at an optimizer without any state before its update",

@@ -18,6 +18,7 @@ from gputop_agent.runtime.session import session
 
 MAX_NODES, NEWEST = 10_000, 64
 PARTS, MOST_PARTS = 10, 8  # of the time since the last look, by the numbers of the nodes
+_CUTS = re.compile(r"\.(detach|item|tolist|numpy)\(|\bfloat\(|\.data\b")  # no graph is left then
 _SOON = 6  # lines in which a view is written to after it is taken
 
 
@@ -117,8 +118,7 @@ def place_of(name):
     word = re.escape(name)
     makes = re.compile(r"\s*[\w.\[\]'\"]*\b%s\b['\"\]]*\s*(\+=|=[^=].*\b%s\b)" % (word, word))
     lines = [place for place in _lines_of_users() if makes.match(place[2])]
-    cuts = re.compile(r"detach\(|\.data\b")
-    lines = [place for place in lines if not cuts.search(place[2])] or _writes_to_views(word)
+    lines = [place for place in lines if not _CUTS.search(place[2])] or _writes_to_views(word)
     return "%s:%d" % lines[0][:2] if len(lines) == 1 else ""
 
 

@@ -14,7 +14,7 @@ from gputop_agent.runtime import frames, late, source
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.graphs import anomaly, graph_nodes
-from gputop_agent.watchers.looks import gradients, target_classes
+from gputop_agent.watchers.looks import built_places, gradients, target_classes
 
 _LAYERS = os.path.join("torch", "nn", "modules", "")
 _LAYER_CALLS = 2  # entries of a traceback that end in the operation of a layer
@@ -151,11 +151,14 @@ class SeenHabits:
         return fields
 
     def after_update(self, optimizer):
-        """Looks in a row that found an optimizer with state at its first update."""
+        """Looks in a row that found an optimizer with state at its first update, and its line."""
         has_state = any(optimizer.state.values())
         self.fresh_looks = self.fresh_looks + 1 if self._fresh and has_state else 0
         self._fresh = False
-        return {"fresh_looks": self.fresh_looks} if self.fresh_looks else {}
+        if not self.fresh_looks:
+            return {}
+        made_at = built_places.of_optimizer(optimizer)
+        return {"fresh_looks": self.fresh_looks, **({"fresh_at": made_at} if made_at else {})}
 
 
 def is_suspected(findings):

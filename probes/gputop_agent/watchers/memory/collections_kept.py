@@ -185,9 +185,25 @@ def _newest(pile: Any):
 def _size_of_entry(pile):
     """Bytes of what was put in last, of a dict with its key and its place."""
     if not isinstance(pile, dict):
-        return _size(_newest(pile))
+        return _kept_by_view(pile) or _size(_newest(pile))
     key, value = next(reversed(list(pile.items())))
     return DICT_PLACE_BYTES + _size(key) + _size(value)
+
+
+def _kept_by_view(pile):
+    """Bytes of the array that the last of a list is a part of, where the one before is no part of
+    it; else 0.
+    """
+    if type(pile) not in (list, deque) or len(pile) < 2:
+        return 0
+    before, whole = _whole_array(pile[-2]), _whole_array(pile[-1])
+    return 0 if whole is None or whole is before else _size(whole)
+
+
+def _whole_array(item):
+    """What an array of NumPy's is a view of; None where it is none."""
+    whole = getattr(item, "base", None) if type(item).__module__ == "numpy" else None
+    return whole if type(whole) is type(item) else None
 
 
 def _is_opaque(item):
