@@ -450,7 +450,8 @@ def line_of(text):
 def test_habits_of_a_script_are_seen_at_the_looks(guests):
     anew = looks(guests, "anew")[-1]
     assert anew["fresh_looks"] >= 3
-    assert anew["fresh_at"] == "habits.py:%d" % line_of('if kind == "anew": opt')
+    made_at = line_of('if kind == "anew": opt')
+    assert anew["fresh_at"] == f"habits.py:{made_at}"
     assert looks(guests, "softmax")[-1]["normalised_twice"] == "softmax"
     assert looks(guests, "heads")[-1]["graph_again"] == [pytest.approx(0.9, abs=0.2)]
     assert looks(guests, "clip_scaled")[-1]["clips_scaled"] >= 100
