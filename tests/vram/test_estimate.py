@@ -240,8 +240,11 @@ def test_a_tier_that_does_not_cover_a_setup_says_which_does():
         ({"pp": 64}, "64 pipeline stages are more than the 32 layers"),
         ({"cp": 3}, "cuts a sequence into 6 equal parts"),
         ({"ep": 2}, "no experts to spread"),
-        ({"sharding": "zero1", "recipe": "megatron"}, "ZeRO-1 shards over data-parallel ranks"),
-        ({"sharding": "fsdp2"}, "dp must be above 1"),
+        (
+            {"tp": 2, "sharding": "zero1", "recipe": "megatron"},
+            "ZeRO-1 shards over data-parallel ranks",
+        ),
+        ({"tp": 2, "sharding": "fsdp2"}, "dp must be above 1"),
         ({"quantized": "nf4"}, "only be trained with LoRA"),
         ({"lora": Lora(rank=0)}, "rank must be at least 1"),
         ({"sequence_parallel": True}, "needs tensor parallelism above 1"),

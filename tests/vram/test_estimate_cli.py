@@ -205,7 +205,7 @@ def test_an_unknown_model_names_the_five_nearest(capsys):
     ("words", "said"),
     [
         (["--model", "gpt2", "--tp", "5"], "must divide the 12 attention heads"),
-        (["--model", "gpt2", "--fsdp"], "dp must be above 1"),
+        (["--model", "gpt2", "--tp", "2", "--fsdp"], "dp must be above 1"),
         (["--model", "gpt2", "--gpu", "H1000"], "no GPU 'H1000'"),
         (["--model", "gpt2", "--seq", "x"], "seq takes a whole number"),
         (["--model", "gpt2", "--tier", "guess"], "invalid choice"),

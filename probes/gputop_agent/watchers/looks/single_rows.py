@@ -11,7 +11,7 @@ import weakref
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent.runtime import frames, late
+from gputop_agent.runtime import frames, late, modes
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.stacks import loops
@@ -36,6 +36,7 @@ class SingleRows:
         """Forwards of this step and the next are told here."""
         self.is_on, self._last_step, self._longest = True, step + STEPS, None
 
+    @modes.unseen
     def before(self, module, args, kwargs):
         """The outermost forward of a module begins."""
         if session.step > self._last_step:

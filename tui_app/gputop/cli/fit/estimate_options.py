@@ -87,7 +87,8 @@ def add_options(parser: Parser) -> None:
     short.add_argument(
         "--method",
         choices=tuple(METHODS),
-        help="of training: dpo, orpo, simpo, cpo, reward and contrastive take a pair as two "
+        metavar="METHOD",
+        help="of training: sft; dpo, orpo, simpo, cpo, reward and contrastive take a pair as two "
         "sequences, the last two and classification without logits; dpo and kto a reference model "
         "unless adapters "
         f"are trained; ppo three models; grpo a server beside it (--server-share {SERVER_SHARE})",
