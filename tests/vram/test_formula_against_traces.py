@@ -18,6 +18,7 @@ ZERO1, ZERO2, ZERO3 = ({"sharding": f"zero{stage}", "dp": 4} for stage in (1, 2,
 ALONE3 = {"sharding": "zero3", "reduce_bucket_size": 0}
 SMALL = {"reduce_bucket_size": 200_000_000, "overlap_comm": True}
 WHOLE = {"modules_to_save": "embed_tokens,lm_head", "lora_dtype": "bf16"}
+UPCAST = {"weights": "fp32", "seq": 512}
 STAGE = {"sharding": "fsdp2", "dp": 8, "pp": 2, "accumulation": 4, "recipe": "torchtitan"}
 SETUPS = {
     "DeepSpeed casts adapters": ("llama-3.1-8b", {**ZERO3, **FULL, **ADAPTED, "seq": 4096}),
@@ -47,6 +48,11 @@ SETUPS = {
     "attention of one kind": ("bloom-560m", {**QUERIES, "attention": "flash", "seq": 1024}),
     "LayerNorm written out": ("command-r", {**QUERIES, "attention": "flash", "seq": 1024}),
     "ReLU": ("opt-1.3b", {"optimizer": "sgd", "seq": 1024}),
+    "4 bits beside fp32": ("llama-3.2-1b", {**ADAPTED, **UPCAST, "quant": "nf4"}),
+    "the same of two matrices": ("opt-1.3b", {**ADAPTED, **UPCAST, "quant": "nf4"}),
+    "8 bits beside fp32": ("llama-3.2-1b", {**ADAPTED, **UPCAST, "quant": "int8"}),
+    "4 bits recomputed": ("llama-3.2-1b", {**ADAPTED, **UPCAST, **FULL, "quant": "nf4"}),
+    "each adapter casts its input": ("llama-3.2-1b", {**ADAPTED, **UPCAST}),
     "magnitudes of DoRA": ("llama-3.2-1b", {**ADAPTED, "dora": True, "seq": 512}),
     "DoRA in bf16": ("qwen3-0.6b", {**QUERIES, "dora": True, "seq": 1024, "loss": "fused"}),
     "DoRA's dropout keeps weights": ("llama-3.2-1b", {**DROPPED, "dora": True, "seq": 512}),

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from gputop.cli.fit import estimate as command
+from gputop_analysis import catalog
 from gputop_analysis.vram.methods import METHODS, SERVER_SHARE, spelled_out
 from gputop_analysis.vram.options import OPTION, parse, setup_of
 from gputop_analysis.vram.question import estimate
+from gputop_analysis.vram.setup import Lora, Setup
 
 
 def answered(words: str, capsys) -> tuple[dict, str]:
@@ -46,6 +48,20 @@ def test_what_is_typed_out_wins_over_the_method(capsys):
     assert answer["setup"]["server_share"] == 0.5
     answer, _ = answered("--model smollm2-135m --grpo", capsys)
     assert answer["setup"]["server_share"] == SERVER_SHARE
+
+
+def test_what_is_not_quantised_may_be_in_fp32_which_the_upper_end_counts():
+    llama = Setup(catalog.model("llama-3.1-8b"), lora=Lora(), quantized="nf4", lengths="fixed")
+    in_fp32 = estimate(llama.but(weights="fp32"), "formula", advice=False)
+    left_open = estimate(llama, "formula", advice=False)
+    more = in_fp32.peak.reserved - left_open.peak.reserved
+    assert left_open.most_reserved == in_fp32.peak.reserved and left_open.at_most > more
+    (note,) = (note for note in left_open.notes if "prepare_model_for_kbit_training" in note)
+    assert "--weights fp32" in note and f"{more / 2**30:.2f} GiB more" in note
+    said = llama.but(weights="bf16"), llama.but(weights="fp32"), llama.but(quantized="gptq")
+    for setup in (*said, llama.but(recipe="litgpt")):
+        answer = estimate(setup, "formula", advice=False)
+        assert not answer.most_reserved and not any("kbit" in note for note in answer.notes)
 
 
 def test_a_server_takes_its_share_of_each_gpu(smollm):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from gputop_analysis.text import gib
+from gputop_analysis.units import GIB
 from gputop_analysis.vram import overhead
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.estimate import Estimate
@@ -38,7 +40,8 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
     else:
         room = max(capacity - overhead.CONTEXT - nccl, 0)
     measured = spread(axes(setup)) if peak.tier == "formula" else None
-    reserved = _most_reserved(setup, peak)
+    varied, upcast = _by_varied_lengths(setup, peak), _by_upcast(setup, peak)
+    is_open = bool(varied or upcast)
     estimate = Estimate(
         setup=setup,
         peak=peak if room is None else _crowded(solver, peak, room),
@@ -48,18 +51,23 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         fits=fits(setup, need),
         typical_pct=measured and (measured.typical_low, measured.typical_high),
         uncalibrated=measured.uncalibrated if measured else (),
-        most_reserved=reserved,
-        notes=tuple(_open_points(setup, reserved)),
+        most_reserved=is_open * (peak.reserved + varied + upcast),
+        notes=tuple(_open_points(setup, varied, upcast)),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
     return estimate, need
 
 
-def _open_points(setup: Setup, reserved: int) -> Iterator[str]:
+def _open_points(setup: Setup, varied: int, upcast: int) -> Iterator[str]:
     """What a reader has to know of how the setup was taken."""
-    if reserved:
+    if varied:
         yield OPEN_LENGTHS
+    if upcast:
+        yield (
+            f"embeddings, head and norms count in {setup.dtype}; --weights fp32 where peft's "
+            f"prepare_model_for_kbit_training has cast them: {gib(upcast / GIB)} GiB more"
+        )
     if setup.server_share:
         yield (
             f"a server beside it takes {setup.server_share:.0%} of each GPU, which is not counted "
@@ -67,9 +75,9 @@ def _open_points(setup: Setup, reserved: int) -> Iterator[str]:
         )
 
 
-def _most_reserved(setup: Setup, peak: Peak) -> int:
-    """Reserved bytes if batches turn out to be of varying length, where that is left open and more
-    by ``WORTH_NAMING``; else 0.
+def _by_varied_lengths(setup: Setup, peak: Peak) -> int:
+    """Bytes that are reserved besides if batches turn out to be of varying length, where that is
+    left open and ``WORTH_NAMING``; else 0.
     """
     if peak.tier == "trace" or setup.lengths or setup.recipe != "transformers":
         return 0
@@ -80,8 +88,25 @@ def _most_reserved(setup: Setup, peak: Peak) -> int:
     fixed, varied = (
         formula.peak(setup.but(lengths=lengths)).reserved for lengths in ("fixed", "varied")
     )
-    reserved = peak.reserved + varied - fixed
-    return reserved if reserved > WORTH_NAMING * peak.reserved else 0
+    return _worth_naming(varied - fixed, peak)
+
+
+def _by_upcast(setup: Setup, peak: Peak) -> int:
+    """The same if what is not quantised turns out to be in fp32, as ``peft`` makes it before
+    training (its ``utils/other.py``: ``prepare_model_for_kbit_training``).
+    """
+    by_bitsandbytes = setup.quantized in ("nf4", "int8") and setup.lora is not None
+    is_open = by_bitsandbytes and not setup.weights and setup.dtype != "fp32"
+    if not is_open or setup.recipe != "transformers" or two_stacks(setup):
+        return 0
+    from gputop_analysis.vram import formula
+
+    in_fp32 = formula.peak(setup.but(weights="fp32")).reserved
+    return _worth_naming(in_fp32 - formula.peak(setup).reserved, peak)
+
+
+def _worth_naming(more: int, peak: Peak) -> int:
+    return more if more > (WORTH_NAMING - 1) * peak.reserved else 0
 
 
 def _runs_in(setup: Setup, peak: Peak, solver: Solver) -> Callable[[int], bool]:

@@ -263,13 +263,19 @@ def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
     """Input and output of the activation, of which ReLU keeps the output alone; if gated, the other
     half and the product too.
     """
+    a = product_bytes(d, habits)
     if d.model.family in RELU:
-        return width * d.compute
+        return width * a
     last = (habits.linear_input or d.compute) if keeps_inputs(d) else 0
-    last += (
-        3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
-    )
-    return width * ((3 * d.compute if d.model.gated_mlp else d.compute) + last)
+    last += 3 * a * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
+    return width * ((3 * a if d.model.gated_mlp else a) + last)
+
+
+def product_bytes(d: Dims, habits: Habits) -> float:
+    """Of one value that a linear layer gives: in the type of the computation, but a quantised one
+    gives the type that it is given (``forward`` of bitsandbytes' ``Linear4bit``).
+    """
+    return habits.residual if d.setup.quantized and habits.casts_inputs else d.compute
 
 
 def _mlp_width(d: Dims, moe: bool) -> int:
@@ -322,7 +328,8 @@ def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
         bytes_per_value = d.compute
     else:
         bytes_per_value = habits.adapters
-    keeps_copy = bytes_per_value != d.compute or d.setup.autocast or lora.dropout > 0
+    own_cast = d.setup.autocast or habits.casts_inputs
+    keeps_copy = bytes_per_value != d.compute or own_cast or lora.dropout > 0
     sides: list[Number] = [0, 0]
     shared: set[tuple[str, int]] = set()
     layer_linears = linears(d.model, moe)

@@ -279,9 +279,9 @@ def _work(d: Dims, layer: ActivationBytes) -> Number:
 def weight_casts(
     d: Dims, parts: tuple[Part, ...], habits: Habits, *, cached: bool = False
 ) -> Number:
-    """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or,
-    with checkpointing, of one. Until the forward pass is over, those of all trained weights are
-    ``cached`` (``cached_cast`` of ``aten/src/ATen/autocast_mode.cpp``).
+    """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers that
+    are not quantised or, with checkpointing, of one. Until the forward pass is over, those of all
+    trained weights are ``cached`` (``cached_cast`` of ``aten/src/ATen/autocast_mode.cpp``).
     """
     if not habits.casts_weights:
         return 0.0
@@ -289,5 +289,5 @@ def weight_casts(
         share = 1
     else:
         share = 1 / most(d.layers, 1)
-    linear = sum((part.count for part in parts if part.linear), 0.0)
+    linear = 0.0 if d.setup.quantized else sum((part.count for part in parts if part.linear), 0.0)
     return d.compute * (linear * share + d.model.vocab * d.model.hidden / d.tp * d.last)
