@@ -92,7 +92,7 @@ def departure_of(
         block = _block_left(rank, usual, ranks, others)
         is_of_backward = _is_of_backward(usual, ranks, others)
         return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
-    if not other_group and _makes_fewer(ranks[rank], usual):
+    if not other_group and _makes_fewer(rank, usual, ranks, others):
         words = (
             f"rank {rank} makes {usual.name}{at_line(usual.site)} less often in a row than the "
             f"others: it is in {call.name}{at_line(call.site)} already"
@@ -103,12 +103,13 @@ def departure_of(
     return _of_another_group(rank, away, ranks, others, words=(did, missed))
 
 
-def _makes_fewer(standing: RankStanding, usual: Call) -> bool:
-    """Whether the call before the rank's last one was made at the line of the usual one: a loop
-    there goes round less often than on the others.
+def _makes_fewer(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> bool:
+    """Whether the call before the rank's last one was made at the line of the usual one, where
+    another rank is: a loop there goes round less often than on that one.
     """
-    before = standing.calls[-2:-1]
-    return bool(usual.site) and any(call.site == usual.site for call in before)
+    before = [call.site for call in ranks[rank].calls[-2:-1]]
+    still_there = [call.site for other in others for call in ranks[other].calls[-1:]]
+    return bool(usual.site) and usual.site in before and usual.site in still_there
 
 
 def _of_another_group(
