@@ -515,3 +515,15 @@ def test_the_line_is_that_of_a_loop_that_goes_round_less_often_on_one_rank():
     cause = judge({0: in_torch((*done, again), 40), 1: in_torch((*done, stops), 70)}, groups)
     assert (cause.kind, cause.rank, cause.site) == ("other operation", 1, "train.py:40 main")
     assert "makes all_reduce (train.py:40) less often in a row" in cause.words
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_of_two_unusual_calls_that_meet_the_other_operation_is_at_fault(later):
+    groups = {"0": Group("default_pg", frozenset((0, 1)))}
+    usual = numbered([40, 50] * 10)
+    done = (*usual[:-1], replace(usual[-1], done=True))
+    number = len(usual) + 1
+    size = replace(usual[-2], number=number, at_ns=95, done=False, shapes="8", site="train.py:70")
+    told = replace(size, operation="gloo:broadcast", at_ns=94 + 2 * later)
+    cause = judge({0: in_torch((*done, size), 70), 1: in_torch((*done, told), 70)}, groups)
+    assert cause.rank == 1 and "rank 1 calls broadcast" in cause.words

@@ -35,7 +35,19 @@ def _made(call: Call) -> tuple[object, ...]:
 
 
 def first_to_deviate(deviations: Mapping[int, Deviation]) -> int:
-    return min(deviations, key=lambda rank: deviations[rank].call.at_ns)
+    """By time; at one call of one group it is the rank whose operation is another than usual."""
+    first = min(deviations, key=lambda rank: deviations[rank].call.at_ns)
+    there = deviations[first].call
+    at_that_call = [
+        rank
+        for rank, away in deviations.items()
+        if (away.call.group, away.call.number) == (there.group, there.number)
+    ]
+    return min(at_that_call, key=lambda rank: _how_other(deviations[rank]))
+
+
+def _how_other(away: Deviation) -> tuple[bool, int]:
+    return away.call.same_as(away.usual), away.call.at_ns
 
 
 class _Departure(NamedTuple):
