@@ -355,19 +355,22 @@ def of_workers(build, mb_per_s, at=EACH_HALF_SECOND, count=2, start_mb=180.0, **
     """What each worker says of its own memory, ``at`` so many seconds."""
     for worker in range(count):
         slope = mb_per_s[worker] if isinstance(mb_per_s, list) else mb_per_s
-        times = [T0 + int(second * 1e9) for second in at]
-        sizes = [int((start_mb + slope * second) * 1e6) for second in at]
-        build.event(
-            "loader_worker",
-            rank=0,
-            pid=500 + worker,
-            parent=100,
-            worker=worker,
-            looks=9,
-            memory_ns=times,
-            memory_bytes=sizes,
-            **fields,
-        )
+        of_worker(build, worker, at, [start_mb + slope * second for second in at], **fields)
+
+
+def of_worker(build, worker, at, sizes_mb, **fields):
+    """What one says, ``at`` so many seconds."""
+    build.event(
+        "loader_worker",
+        rank=0,
+        pid=500 + worker,
+        parent=100,
+        worker=worker,
+        looks=9,
+        memory_ns=[T0 + int(second * 1e9) for second in at],
+        memory_bytes=[int(size_mb * 1e6) for size_mb in sizes_mb],
+        **fields,
+    )
 
 
 @pytest.mark.parametrize("at", [EACH_HALF_SECOND, FAR_APART], ids=["close", "far apart"])
@@ -431,17 +434,7 @@ def test_a_cache_of_workers_that_is_full_is_none(tmp_path):
     build.hello(dataloader=LOADER)
     build.steps(600, forward=8.0, backward=12.0)
     for worker in range(2):
-        build.event(
-            "loader_worker",
-            rank=0,
-            pid=500 + worker,
-            parent=100,
-            worker=worker,
-            looks=9,
-            memory_ns=[T0 + second * 10**9 for second in range(6)],
-            memory_bytes=[int(mb * 1e6) for mb in (90, 100, 160, 170, 170.1, 170.2)],
-            grown_in="cache",
-        )
+        of_worker(build, worker, range(6), (90, 100, 160, 170, 170.1, 170.2), grown_in="cache")
     assert "ME05" not in found(build)
 
 

@@ -39,7 +39,8 @@ KINDS = (
     ),
     Kind(
         "a state-space or hybrid model",
-        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|qwen3-next|\blfm2|nemotron-h|granite-4(?:\.\d)?-(?!micro\b|1b\b|350m)"
+        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|qwen3-next|\blfm2|nemotron-h"
+        r"|granite-4(?:\.\d)?-(?!micro\b|1b\b|350m)"
         r"|bamba|retnet|xlstm",
         _CONFIG,
     ),

@@ -41,7 +41,6 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         room = max(capacity - overhead.CONTEXT - nccl, 0)
     measured = spread(axes(setup)) if peak.tier == "formula" else None
     varied, upcast = _by_varied_lengths(setup, peak), _by_upcast(setup, peak)
-    is_open = bool(varied or upcast)
     estimate = Estimate(
         setup=setup,
         peak=peak if room is None else _crowded(solver, peak, room),
@@ -51,7 +50,7 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         fits=fits(setup, need),
         typical_pct=measured and (measured.typical_low, measured.typical_high),
         uncalibrated=measured.uncalibrated if measured else (),
-        most_reserved=is_open * (peak.reserved + varied + upcast),
+        most_reserved=peak.reserved + varied + upcast if varied or upcast else 0,
         notes=tuple(_open_points(setup, varied, upcast)),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
@@ -79,16 +78,9 @@ def _by_varied_lengths(setup: Setup, peak: Peak) -> int:
     """Bytes that are reserved besides if batches turn out to be of varying length, where that is
     left open and ``WORTH_NAMING``; else 0.
     """
-    if peak.tier == "trace" or setup.lengths or setup.recipe != "transformers":
+    if peak.tier == "trace" or setup.lengths:
         return 0
-    from gputop_analysis.vram import formula
-
-    if two_stacks(setup):
-        return 0
-    fixed, varied = (
-        formula.peak(setup.but(lengths=lengths)).reserved for lengths in ("fixed", "varied")
-    )
-    return _worth_naming(varied - fixed, peak)
+    return _more_reserved(setup.but(lengths="fixed"), setup.but(lengths="varied"), peak)
 
 
 def _by_upcast(setup: Setup, peak: Peak) -> int:
@@ -96,16 +88,18 @@ def _by_upcast(setup: Setup, peak: Peak) -> int:
     training (its ``utils/other.py``: ``prepare_model_for_kbit_training``).
     """
     by_bitsandbytes = setup.quantized in ("nf4", "int8") and setup.lora is not None
-    is_open = by_bitsandbytes and not setup.weights and setup.dtype != "fp32"
-    if not is_open or setup.recipe != "transformers" or two_stacks(setup):
+    if not by_bitsandbytes or setup.weights or setup.dtype == "fp32":
+        return 0
+    return _more_reserved(setup, setup.but(weights="fp32"), peak)
+
+
+def _more_reserved(usual: Setup, other: Setup, peak: Peak) -> int:
+    """Bytes that the other setup reserves besides by the formula, if ``WORTH_NAMING``; else 0."""
+    if usual.recipe != "transformers" or two_stacks(usual):
         return 0
     from gputop_analysis.vram import formula
 
-    in_fp32 = formula.peak(setup.but(weights="fp32")).reserved
-    return _worth_naming(in_fp32 - formula.peak(setup).reserved, peak)
-
-
-def _worth_naming(more: int, peak: Peak) -> int:
+    more = formula.peak(other).reserved - formula.peak(usual).reserved
     return more if more > (WORTH_NAMING - 1) * peak.reserved else 0
 
 

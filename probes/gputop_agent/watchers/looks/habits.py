@@ -97,15 +97,16 @@ class SeenHabits:
 
     def _look_for_shapes(self, node, nodes):
         """Probabilities that are normalised again, and predictions that are spread over targets."""
-        found = ()
+        suspects = []
         if not self._twice:
-            self._twice, *found = next(filter(None, map(_normalised_twice, nodes)), ("",))
+            self._twice, *suspects = next(filter(None, map(_normalised_twice, nodes)), ("",))
         if not self._crossed:
             self._crossed, spread = _crossed(node)
-            found = found or (spread,) * (spread is not None)
+            if not suspects and spread is not None:
+                suspects = [spread]
             self._loss_at = _line_of_loss() if self._crossed else None
-        if found:
-            line = _line_of(found)
+        if suspects:
+            line = _line_of(suspects)
             self._made_at = source.place(*line) if line else self._made_at
             self._wants_line = self._made_at is None and anomaly.is_small(node)
 
@@ -157,8 +158,11 @@ class SeenHabits:
         self._fresh = False
         if not self.fresh_looks:
             return {}
+        fields = {"fresh_looks": self.fresh_looks}
         made_at = built_places.of_optimizer(optimizer)
-        return {"fresh_looks": self.fresh_looks, **({"fresh_at": made_at} if made_at else {})}
+        if made_at:
+            fields["fresh_at"] = made_at
+        return fields
 
 
 def is_suspected(findings):

@@ -82,7 +82,8 @@ def _likeliest(parts):
         suspect for part in _with_called(parts) for suspect in _suspects(part.file, part.node)
     ]
     first = min((suspect.tier for suspect in suspects), default=None)
-    likeliest = _without_spreads(sorted(one for one in suspects if one.tier == first))
+    likeliest = sorted(suspect for suspect in suspects if suspect.tier == first)
+    likeliest = _without_spreads(likeliest)
     site = source.place_of([(suspect.file, suspect.line) for suspect in likeliest])
     return Made(site, likeliest[0].operation, likeliest[0].tier) if site else None
 
