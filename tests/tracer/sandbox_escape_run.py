@@ -28,7 +28,14 @@ def main() -> None:
     user, layers = int(sys.argv[1]), set(sys.argv[2:])
     if user != os.getuid():
         become(user)
-    folder = tempfile.mkdtemp(prefix="gputop-escapes-")
+    with tempfile.TemporaryDirectory(
+        prefix="gputop-escapes-", ignore_cleanup_errors=True
+    ) as folder:
+        print(json.dumps(all_tried(folder, layers)))
+
+
+def all_tried(folder: str, layers: set[str]) -> dict[str, Any]:
+    """Answer of each way that these layers hold, with its files in ``folder``."""
     outcomes = os.path.join(folder, "outcomes")
     os.makedirs(os.path.join(outcomes, "script"))
     aims: dict[str, Any] = {}
@@ -45,7 +52,7 @@ def main() -> None:
         if way.name in aims:
             harmed = way.harmed(aims[way.name], said["ways"][way.name][0])
             answers[way.name] = {"harmed": harmed, "said": said["ways"][way.name][1]}
-    print(json.dumps({"lacking": said["lacking"], "ways": answers}))
+    return {"lacking": said["lacking"], "ways": answers}
 
 
 def of_layers(layers: set[str]) -> set[str]:
