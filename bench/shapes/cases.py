@@ -2339,6 +2339,156 @@ THIRTIETH_Z = (
 Fabric; marks and all before any of it was run under gputop.
 """
 
+THIRTYFIRST_X = (
+    Shape("floor_of_whole_night", "bats.py", LOADER, also=LOADER),
+    Shape("certainty_in_few_bits", "bats.py", ("NU01",), also=("NU01", "NU02", "NU03", "NU07")),
+    Shape("average_settled_each_look", "bats.py", ("HO08", "HO06"), also=("HO08", "HO06", "HO15")),
+    Shape("pictures_wait_for_close", "bats.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("bank_built_without_grad", "bats.py", ("NU08",)),
+    Shape("scores_of_few_bits", "bats.py", ENDS, also=ENDS, exit_code=1),
+    Shape("thresholds_swept_each_step", "bats.py", HOST, also=HOST, timed=True),
+    # BOARDGAMES
+    Shape(
+        "popularity_recounted_in_collate",
+        "boardgames.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "players_ranked_one_by_one",
+        "boardgames.py",
+        ("HO08", "HO18", "HO06"),
+        also=("HO08", "HO18", "HO06", "HO15"),
+    ),
+    Shape("fits_sliced_never_dropped", "boardgames.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "chance_of_unplayed_games",
+        "boardgames.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("weight_under_other_name", "boardgames.py", ("NU13", "NU08"), also=("NU13", "NU08")),
+    Shape("rate_by_whole_thousands", "boardgames.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("games_released_later", "boardgames.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Bats on one process, and board games in a plain loop of functions; marks and all before any of it
+was run under gputop.
+"""
+THIRTYFIRST_Y = (
+    Shape(
+        "neighbours_sorted_each_access", "dialects.py", LOADER, rank=None, also=LOADER, timed=True
+    ),
+    Shape(
+        "paths_traced_by_main",
+        "dialects.py",
+        ("CR04", "HO06", "HO17"),
+        also=("CR04", "HO06", "HO17"),
+        timed=True,
+    ),
+    Shape(
+        "trigger_checked_by_setter",
+        "dialects.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("spikes_skipped_by_own", "dialects.py", ("NU09",), rank=None),
+    Shape("hardest_never_pushed_out", "dialects.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("train_mode_by_epoch", "dialects.py", ("NU14",), rank=None),
+    Shape(
+        "gathered_without_padding",
+        "dialects.py",
+        (*ENDS, "CR12"),
+        rank=None,
+        also=(*ENDS, "CR12"),
+        exit_code=1,
+    ),
+    Shape(
+        "long_notes_to_last",
+        "seashells.py",
+        ("CR15", "CR01", "CR02"),
+        rank=1,
+        also=("CR15", "CR01", "CR02", "CR05", "CR06"),
+    ),
+    Shape(
+        "own_notes_not_put_back", "seashells.py", ("NU08", "NU13"), rank=None, also=("NU08", "NU13")
+    ),
+    Shape(
+        "recalls_row_by_row",
+        "seashells.py",
+        ("HO06", "HO17"),
+        rank=None,
+        also=("HO06", "HO17"),
+    ),
+    Shape("buckets_kept_for_noise", "seashells.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "debiased_without_floor",
+        "seashells.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "figures_summed_one_each",
+        "seashells.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06"),
+    ),
+    Shape("more_sought_than_left", "seashells.py", ENDS, rank=1, also=ENDS, exit_code=1),
+)
+"""Dialects under accelerate and seashells under DDP, both on two ranks; marks and all before any of
+it was run under gputop.
+"""
+THIRTYFIRST_Z = (
+    Shape("holidays_sought_by_hour", "bakeries.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "figure_for_each_kind",
+        "bakeries.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("gaze_of_every_step", "bakeries.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "scaled_by_unsold_week",
+        "bakeries.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("milestones_meant_as_epochs", "bakeries.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("calendar_built_at_start", "bakeries.py", ("NU08",)),
+    Shape("rebuilt_without_settings", "bakeries.py", ENDS, also=ENDS, exit_code=1),
+    Shape("blurred_before_cropping", "plankton.py", LOADER, also=LOADER),
+    Shape(
+        "neighbours_asked_each_fourth",
+        "plankton.py",
+        ("HO08", "HO06", "HO15"),
+        also=("HO08", "HO06", "HO15"),
+    ),
+    Shape("gradients_kept_by_hook", "plankton.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "sharpness_falls_to_nought",
+        "plankton.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("rate_for_first_group_only", "plankton.py", ("NU06",), also=("NU06", "NU08")),
+    Shape(
+        "backbone_cleared_alone",
+        "plankton.py",
+        ("NU11",),
+        also=("NU11", "NU02", "NU03", "NU05", "NU07"),
+    ),
+    Shape("student_copied_with_norm", "plankton.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Bakeries under Lightning, and plankton of a momentum teacher in a trainer of its own; marks and
+all before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2388,6 +2538,9 @@ BATCHES = (
     THIRTIETH_X,
     THIRTIETH_Y,
     THIRTIETH_Z,
+    THIRTYFIRST_X,
+    THIRTYFIRST_Y,
+    THIRTYFIRST_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2395,6 +2548,7 @@ SOON = {"GPUTOP_HANG_S": "4"}
 SOON_ALONE = SOON | {"WORLD": "1"}
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "moments_of_first_alone": SOON,
+    "floor_of_whole_night": {"STEPS": "110"},
     "queue_counts_batches": {"STEPS": "320"},
     "clean_queue_counts_batches": {"STEPS": "320"},
     "refilled_until_mixed": SOON_ALONE,
@@ -2488,4 +2642,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "group_made_by_first": SOON,
     "divergence_of_whole_rollout": {"STEPS": "240"},
     "warped_sample_by_sample": {"STEPS": "150"},
+    "trigger_checked_by_setter": SOON,
+    "blurred_before_cropping": {"STEPS": "110"},
 }
