@@ -1,8 +1,7 @@
 """The results of ``vram_accuracy.py`` as a table on the terminal and as ``docs/vram_accuracy.md``.
 
 The page has a section for each tier; ``vram_accuracy.py DIR --tier TIER --write`` makes its section
-anew and leaves the others, and the one on sources that nothing was tuned on, which is written by
-hand.
+anew and leaves all else, which is written by hand or made by another bench.
 """
 
 from __future__ import annotations
@@ -18,41 +17,9 @@ from vram_cases import score
 from vram_cases.score import Run
 
 PAGE = Path(__file__).parent.parent / "docs/vram_accuracy.md"
-TIERS = ("trace", "profile", "formula", "best")
-BY_HAND = "held-out"
-"""The section that is kept as it is."""
 TARGET_PCT = {"trace": 5.0, "profile": 3.0, "formula": 10.0, "best": 10.0}
 """Median error that a tier aims at."""
 TARGET_OOM = 0.9
-COLUMNS = (
-    "case_id source model params hidden layers heads kv_heads ffn vocab seq micro_batch "
-    "grad_accum gpus gpu_model dtype optimizer tp pp vp dp cp ep sharding act_ckpt flash compile "
-    "fused_loss lora_rank quant measured_peak_GiB mem_metric "
-    "oom framework framework_version notes"
-)
-HEAD = f"""# Accuracy of the memory estimates
-
-Estimates against published measurements, made by
-`python bench/vram_accuracy.py DIR --tier TIER --write`. `DIR` holds CSV files with any of these
-columns, one measurement a row: `{COLUMNS}`.
-
-A row becomes a setup by what it says of itself; nothing is looked up, and what a row leaves open is
-read as its framework does by default. Allocated is compared with allocated, reserved with reserved,
-the driver's view with the device total. Rows of the same configuration and metric count once, by
-their median error. Error: estimate over measurement less one. A run counts as one that fits if the
-estimate says that it runs on its GPU, the allocator giving back its cache where it must.
-
-The formulas come from papers and traces, the shares of `formula/reserved.py` from replays of traced
-steps. What was read off the measurements of the sections by tier are Megatron-LM's workspaces,
-which of the replays' shares `VARIED` takes, and `RECORDED_FULL` of `formula/reserved.py`, with all
-rows in sight; the two halves by a hash show that no half was favoured, not that the other was
-unseen. For sources that were not seen, see the end.
-
-`python bench/vram_grid.py` takes real steps of 36 configurations on the GPU it finds and keeps what
-was allocated and reserved beside what each tier says, with the GPU, its driver and the versions; 26
-were taken on an H200 ([accuracy.md](accuracy.md)). Every error below is against measurements that
-others have published.
-"""
 REASONS = {
     "fms_acceleration": "What is allocated is within 2 % in most runs. Those far off: "
     "`gpt_bigcode` with 4-bit weights, which fits if its logits come out in fp32 and "
@@ -189,19 +156,10 @@ def write(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | 
     """Put this tier's section into the page; ``limit``: only so many rows of each file
     were read.
     """
-    old = PAGE.read_text("utf-8") if PAGE.exists() else ""
-    sections = {name: _section(old, name) for name in (*TIERS, BY_HAND)}
-    sections[tier] = "\n".join(_markdown(tier, judged, found, limit))
-    body = "\n".join(
-        f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n" for name, text in sections.items() if text
-    )
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(f"{HEAD}\n{body}", "utf-8")
-
-
-def _section(page: str, tier: str) -> str:
-    found = re.search(rf"<!-- {tier} -->\n(.*?)\n<!-- /{tier} -->", page, re.DOTALL)
-    return found[1] if found else ""
+    page = PAGE.read_text("utf-8")
+    section = "\n".join(_markdown(tier, judged, found, limit))
+    pattern = re.compile(rf"(<!-- {tier} -->\n).*?(\n<!-- /{tier} -->)", re.DOTALL)
+    PAGE.write_text(pattern.sub(lambda match: match[1] + section + match[2], page), "utf-8")
 
 
 def _markdown(

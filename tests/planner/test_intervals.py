@@ -2,6 +2,7 @@
 
 import math
 
+import late_plans
 import numpy as np
 import pytest
 from planner_left_out import chance, coverage_table, inside
@@ -20,12 +21,23 @@ SOURCES = tuple(dict.fromkeys(row["source"] for row in ROWS))
 
 
 def test_sources_left_out_in_turn_are_held_as_stated():
-    shares = {source: 100 * np.mean(inside(ROWS, source)) for source in SOURCES}
-    assert 78 <= np.mean(list(shares.values())) <= 85
-    steady = {source: 100 * np.mean(inside(STEADY, source)) for source in SOURCES}
-    assert min(steady.values()) >= 70
-    large = [source for source in SOURCES if len(inside(STEADY, source)) > 30]
-    assert max(steady[source] for source in large) <= 92
+    """With what was fitted on each source taken away, as a new one has nothing fitted on it."""
+    bare = [100 * np.mean(inside(STEADY, source, "log_error_without")) for source in SOURCES]
+    assert 78 <= np.mean(bare) <= 85
+    steady = [100 * np.mean(inside(STEADY, source)) for source in SOURCES]
+    assert min(steady) >= 70
+
+
+def test_sources_that_came_last_are_held_as_stated():
+    """The published runs of bench/data/late_plans.csv, on which nothing was fitted."""
+    answered = [answer for answer in late_plans.answers() if not answer.refusal]
+    by_source: dict[str, list[late_plans.Answer]] = {}
+    for answer in answered:
+        by_source.setdefault(answer.source, []).append(answer)
+    shares = [100 * np.mean([answer.is_inside for answer in own]) for own in by_source.values()]
+    assert len(answered) >= 72
+    assert 72 <= np.mean(shares) <= 85
+    assert np.mean([abs(answer.error) for answer in answered]) < 0.16
 
 
 def test_no_source_is_surely_outside_of_70_to_92_percent():
@@ -77,7 +89,7 @@ def test_a_new_network_widens_what_is_not_computed():
 def test_what_is_not_computed_is_less_sure(rest):
     low, high = intervals.uncalibrated(rest)
     assert low * high == pytest.approx(1)
-    assert math.log(high) == pytest.approx(1.2816 * math.hypot(0.08, 0.25 * rest))
+    assert math.log(high) == pytest.approx(1.2816 * math.hypot(0.12, 0.25 * rest))
 
 
 def test_a_plan_names_what_widens_it_until_a_run_was_measured():

@@ -46,8 +46,8 @@ def test_a_plan_comes_apart_and_adds_up(capsys):
     code, out, _ = run(capsys, "plan", *ASKED, "--json")
     plan = json.loads(out)
     assert code == 0 and plan["fitting"] <= plan["configurations"] and plan["strategies"]
-    times = [one["step_time_s"] for one in plan["strategies"] if not one["tight"]]
-    assert times == sorted(times)
+    others = [one["step_time_s"] for one in plan["strategies"][1:] if not one["tight"]]
+    assert others == sorted(others)  # the first may be a little slower: its model is split less
     for one in plan["strategies"]:
         assert sum(one["parts_s"].values()) == pytest.approx(one["step_time_s"]) and set(
             one["parts_s"]
@@ -58,7 +58,7 @@ def test_a_plan_comes_apart_and_adds_up(capsys):
         assert low < one["step_time_s"] < high and one["why"]
         rent = plan["usd_per_gpu_hour"] * 16 / 3600 / one["tokens_per_s"] * 1e6
         assert one["usd_per_million_tokens"] == pytest.approx(rent)
-    assert plan["pick"]["step_time_s"] <= 1.1 * times[0] and plan["calibration"] is None
+    assert plan["pick"]["step_time_s"] <= 1.1 * min(others) and plan["calibration"] is None
     assert all(one["why_not"] for one in plan["strategies"] if one["name"] != plan["pick"]["name"])
     front = plan["pareto"]
     assert [one["step_time_s"] for one in front] == sorted(one["step_time_s"] for one in front)
@@ -315,3 +315,21 @@ def test_from_python():
     )
     with pytest.raises(ValueError, match="called 'dp'"):
         gputop.plan("llama-3-8b", gpu="H100", gpus=8, dp=2)
+
+
+NEARLY = (
+    "--model llama-3.1-8b --gpu H100-SXM5-80GB --gpus 8 --seq 8192 --global-batch 128 "
+    "--micro-batch 1 --tp 1 --pp 1 --cp 2 --zero 1 --framework nemo --vpp 1 --recompute none"
+)
+
+
+def test_what_may_fit_as_estimates_err_is_planned_and_says_so(capsys):
+    """NVIDIA published this very run on 80 GB; by formula it is a little over."""
+    code, out, _ = run(capsys, "plan", *NEARLY.split())
+    assert code == 0 and "it may not fit" in " ".join(out.split()) and "none surely fits" in out
+    code, out, _ = run(capsys, "plan", *NEARLY.split(), "--json")
+    plan = json.loads(out)
+    assert (code, plan["fitting"], plan["pick"]["fits"]) == (0, 0, False)
+    assert -12 < plan["pick"]["headroom_gib"] < 0
+    code, _, err = run(capsys, "plan", *NEARLY.split(), "--seq", "16384")
+    assert code == 2 and "nothing fits" in err

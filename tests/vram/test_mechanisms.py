@@ -5,6 +5,7 @@ sources.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -14,10 +15,12 @@ from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.allocator import Allocator
 from gputop_analysis.vram.formula import peak
+from gputop_analysis.vram.formula.activations import mlp_kept
 from gputop_analysis.vram.formula.dims import dims
 from gputop_analysis.vram.formula.habits import habits
 from gputop_analysis.vram.formula.loss import loss
 from gputop_analysis.vram.formula.reserved import VARIED
+from gputop_analysis.vram.formula.unread import unread_gradients
 from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.replay import peak as replayed
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
@@ -318,3 +321,43 @@ def test_logits_of_tensor_parallel_ranks_are_gathered_but_where_the_loss_is_para
     split = alone.but(tp=8)
     of_token = [loss(dims(setup), habits(setup)).backward for setup in (alone, split)]
     assert (of_token[0] == of_token[1]) is gathered
+
+
+MEGATRON = Setup(LLAMA, 4096, recipe="megatron", attention="flash")
+
+
+def test_megatrons_gated_product_is_one_kernel_that_keeps_its_input_alone():
+    """Of megatron-core 0.9's ``GPTModel`` the saved tensors of a layer are 6 bytes for each value
+    of the MLP's width, 8 where its fusion is off (counted by ``saved_tensors_hooks``).
+    """
+    kept = {}
+    for gated in (True, False):
+        d = dims(MEGATRON.but(model=replace(LLAMA, gated_mlp=gated)))
+        kept[gated] = mlp_kept(d, habits(d.setup), LLAMA.ffn) / LLAMA.ffn
+    assert kept == {True: 6, False: 4}
+    by_hand = dims(MEGATRON.but(recipe="transformers"))
+    assert mlp_kept(by_hand, habits(by_hand.setup), LLAMA.ffn) == 8 * LLAMA.ffn
+
+
+def test_a_gradient_of_each_shape_that_nothing_reads_stays_under_megatron():
+    """SimuMax measured four layers of Llama 3 405B with Megatron-LM on B200: 9.8 GiB more than
+    states, activations and loss on one rank for the tensors, an eighth of it on eight.
+    """
+    model = ModelShape(
+        "four layers", "llama", 16384, 4, 128, 16, 128, 53248, 128_256, tied_embeddings=False
+    )
+    setup = MEGATRON.but(model=model)
+    alone = unread_gradients(dims(setup))
+    assert alone / 2**30 == pytest.approx(9.8, rel=0.02)
+    split = dims(setup.but(parallel=Split(tp=8)))
+    assert unread_gradients(split) == pytest.approx(alone / 8)
+    assert unread_gradients(dims(setup.but(transformer_engine="2.2"))) == 0
+    assert unread_gradients(dims(setup.but(transformer_engine="2.3.0"))) == alone
+    assert unread_gradients(dims(setup.but(lora=Lora()))) == 0
+    assert unread_gradients(dims(setup.but(recipe="transformers"))) == 0
+
+
+def test_experts_of_a_layer_share_one_such_gradient():
+    moe = dims(MEGATRON.but(model=catalog.model("mixtral-8x7b")))
+    dense = dims(MEGATRON.but(model=replace(catalog.model("mixtral-8x7b"), experts=0, top_k=0)))
+    assert unread_gradients(moe) == unread_gradients(dense)

@@ -10,3 +10,13 @@ def test_modules_to_save_go_by_the_names_that_peft_takes():
     assert parse("modules_to_save", "wte, embeddings") == ("embeddings",)
     with pytest.raises(ValueError, match="takes embeddings, head, not 'classifier'"):
         parse("modules_to_save", "classifier")
+
+
+def test_a_release_is_read_or_refused():
+    """Another text would be taken for a recent one without a word."""
+    assert parse("transformers", "v4.48.1") == "4.48.1"
+    assert parse("transformer_engine", "2.3.0+cu12") == "2.3.0+cu12"
+    assert parse("bitsandbytes", "") == ""
+    for text in ("abc", "4", "new"):
+        with pytest.raises(ValueError, match="takes a release"):
+            parse("transformers", text)

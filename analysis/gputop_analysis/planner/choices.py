@@ -11,6 +11,7 @@ import numpy as np
 from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner.cost import Cost
 from gputop_analysis.planner.layout import Ints
+from gputop_analysis.planner.memory import MAY_FIT
 from gputop_analysis.planner.search import Plan, cost_per_million_tokens
 from gputop_analysis.units import GIB
 
@@ -227,8 +228,18 @@ def why(plan: Plan, first: Choice) -> str:
         for text, n in zip(shares, order, strict=True)
         if first.parts_s[n] >= 0.005 * first.step_s
     ]
+    return f"{', '.join(reasons[:5])}; {_room(plan, first)}"
+
+
+def _room(plan: Plan, first: Choice) -> str:
+    """How the memory of a configuration compares with what the GPU has."""
+    gpu = plan.cluster.device.name
     if first.fits:
-        room = f"{first.headroom_gib:.1f} GiB to spare"
-    else:
-        room = f"{-first.headroom_gib:.1f} GiB too much"
-    return f"{', '.join(reasons[:5])}; {room} on {plan.cluster.device.name}"
+        return f"{first.headroom_gib:.1f} GiB to spare on {gpu}"
+    if first.index not in plan.order:
+        return f"{-first.headroom_gib:.1f} GiB too much on {gpu}"
+    error = f"{100 * (MAY_FIT - 1):.0f} %"
+    return (
+        f"by estimate {-first.headroom_gib:.1f} GiB more than {gpu} has, and nine of ten estimates "
+        f"are within {error}: it may not fit"
+    )

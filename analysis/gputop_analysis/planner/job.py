@@ -53,6 +53,10 @@ class FrameworkHabits:
     fused_accumulation: bool = True
     """A weight gradient is added to the held one in the product's epilogue (Megatron-LM)."""
     fused_loss: bool = False
+    plain_adapters: bool = False
+    """Adapters are in the computation's type (torchtune, NeMo), without the casts of peft's."""
+    transformer_engine: str = ""
+    """Its release under Megatron; empty: a recent one."""
 
 
 ADAPTERS_SHARE = 0.01

@@ -8,6 +8,7 @@ import numpy as np
 
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.planner import gemm
+from gputop_analysis.planner.adapters import adapter_bytes, dequantised_bytes
 from gputop_analysis.planner.hardware import Device
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Floats, Layouts
@@ -97,15 +98,20 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> LayerTime:
         f, d, w = _product(job, device, layouts, product, tokens)
         forward, data, weight = forward + f, data + d, weight + w
     core, core_backward = attention(job, device, layouts, tokens)
-    moved = _elementwise_bytes(job, layouts, tokens, moe) / (
-        device.bytes_per_s * device.efficiency.memory_share
-    )
+    rate = device.bytes_per_s * device.efficiency.memory_share
+    moved = _elementwise_bytes(job, layouts, tokens, moe) / rate
+    adapted, adapted_backward = (tokens * size / layouts.tp for size in adapter_bytes(job, moe))
+    unpacked = dequantised_bytes(job, moe) / layouts.tp
     backward_moves = WRITTEN_BACKWARD if _is_written_out(job) else FUSED_BACKWARD
     host = _host_seconds(job, layouts, moe)
     trained = job.trainable_share if job.trainable_share < 1 else 1.0
     return LayerTime(
-        forward=forward + core + moved,
-        backward=data + trained * weight + core_backward + backward_moves * moved,
+        forward=forward + core + moved + (adapted + unpacked) / rate,
+        backward=data
+        + trained * weight
+        + core_backward
+        + backward_moves * moved
+        + (adapted_backward + unpacked) / rate,
         weight_gradient=trained * weight,
         attention_core=core,
         host_forward=host,

@@ -25,6 +25,10 @@ formulas know in part take 9 to 15 % more than estimated in the median, and an a
 release and ask again at each micro-batch slows a step several times (the Playbook's runs that peak
 above 71 of 80 GiB: 3 to 10 times, 1.2 s a micro-batch).
 """
+MAY_FIT = 1.13
+"""Estimate over memory up to which a run may still fit: nine of ten published runs are within 13 %
+of the formula's device total (docs/accuracy.md).
+"""
 COUNTS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "replicas")
 FRAGMENTATION = 1.05
 """Reserved over allocated, as the formula tier has it."""
@@ -140,4 +144,5 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         master_weights=True,
         roles=job.roles,
         recipe=job.recipe,
+        transformer_engine=habits.transformer_engine,
     ).but(sharding=_sharding(job, zero), sequence_parallel=sequence_parallel)

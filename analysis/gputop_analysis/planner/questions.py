@@ -58,8 +58,9 @@ def best(
     limits: Limits | None = None,
     objective: str = "throughput",
     calibration: Calibration | None = None,
+    unsure: bool = False,
 ) -> Plan:
-    """The plan for so many GPUs.
+    """The plan for so many GPUs; with ``unsure`` of splits that may fit where none surely does.
 
     Raises:
         NothingFits: every configuration needs more memory than the GPU has.
@@ -67,7 +68,7 @@ def best(
         LookupError: no GPU of that name.
     """
     hardware = wanted.cluster(gpus)
-    solved = plan(job, hardware, limits, objective, calibration)
+    solved = plan(job, hardware, limits, objective, calibration, unsure=unsure)
     if not len(solved.order):
         nearest = tuple(choice(solved, int(i), wanted.usd_per_gpu_hour) for i in solved.nearest)
         least_gib, usable = nearest[0].reserved_gib, hardware.device.usable_bytes / GIB

@@ -37,9 +37,16 @@ class Plan:
     tight: Bools
     """With less than ``memory.HEADROOM`` to spare."""
     order: Ints
-    """Indices of those that fit, best first, the tight ones charged for it; or empty."""
+    """Indices of those that fit, best first, the tight ones charged for it; or empty. Where none
+    fits and it was asked for, of those that may.
+    """
     calibration: Calibration
     objective: str = "throughput"
+
+    @property
+    def fitting(self) -> int:
+        """How many fit."""
+        return int(self.fits.sum())
 
     @property
     def tokens_per_s_per_gpu(self) -> Floats:
@@ -105,8 +112,11 @@ def plan(
     limits: Limits | None = None,
     objective: str = "throughput",
     calibration: Calibration | None = None,
+    *,
+    unsure: bool = False,
 ) -> Plan:
-    """Predict every allowed configuration and rank those that fit.
+    """Predict every allowed configuration and rank those that fit; with ``unsure``, where none
+    does, those that may as memory estimates err (``memory.MAY_FIT``).
 
     Raises:
         ValueError: no configuration keeps the rules, or the objective is unknown.
@@ -127,6 +137,8 @@ def plan(
     allocated, usable = sizes.allocated, cluster.device.usable_bytes
     fits, tight = sizes.least <= usable, sizes.device > (1 - memory.HEADROOM) * usable
     ranked = np.flatnonzero(fits)
+    if unsure and not len(ranked):
+        ranked = np.flatnonzero(sizes.least <= memory.MAY_FIT * usable)
     charged = preference.with_tight_dearer(seconds, tight)
     key = allocated if objective == "memory" else charged
     order = ranked[np.lexsort((allocated[ranked], key[ranked]))]

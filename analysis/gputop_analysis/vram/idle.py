@@ -58,6 +58,9 @@ NEEDS: dict[str, Precondition] = {
     "modules_to_save": _ADAPTERS,
     "double_quant": Precondition(lambda setup: setup.quantized == "nf4", "--quant nf4, or --qlora"),
     "bitsandbytes": Precondition(lambda setup: bool(setup.quantized), "--quant nf4, or --qlora"),
+    "transformer_engine": Precondition(
+        lambda setup: setup.recipe == "megatron", "--recipe megatron"
+    ),
     "gated_kernel": Precondition(
         lambda setup: setup.kernels and setup.model.gated_mlp, "--kernels, and a gated MLP"
     ),

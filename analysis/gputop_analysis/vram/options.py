@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class SetupOption(NamedTuple):
     group: str
     kind: str
     """``count`` (whole number), ``share`` (0..1), ``choice``, ``words`` (with commas between),
-    ``flag``, ``text`` or ``adapter`` (of peft).
+    ``flag``, ``text``, ``release`` (of a library) or ``adapter`` (of peft).
     """
     default: Any
     help: str
@@ -218,9 +219,16 @@ OPTIONS: tuple[SetupOption, ...] = (
         "recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES
     ),
     SetupOption(
-        "transformers", "Memory", "text", "", "version of transformers whose habits the run has"
+        "transformers", "Memory", "release", "", "version of transformers whose habits the run has"
     ),
-    SetupOption("bitsandbytes", "Memory", "text", "", "release of bitsandbytes, with --quant"),
+    SetupOption("bitsandbytes", "Memory", "release", "", "release of bitsandbytes, with --quant"),
+    SetupOption(
+        "transformer_engine",
+        "Memory",
+        "release",
+        "",
+        "release of Transformer Engine, with --recipe megatron",
+    ),
     SetupOption(
         "modules_to_save",
         "Memory",
@@ -396,6 +404,8 @@ def parse(name: str, value: Any) -> Any:
         return _flag(option, text)
     if option.kind == "words":
         return _words(option, text)
+    if option.kind == "release":
+        return _release(option, str(text or ""))
     if option.kind == "adapter":
         return peft_config.text_of(str(text or ""))
     return _choice(option, str(text or ""))
@@ -434,6 +444,13 @@ def _flag(option: SetupOption, value: Any) -> bool:
     if word not in _TRUE + _FALSE:
         raise ValueError(f"{option.name} takes yes or no, not {value!r}")
     return word in _TRUE
+
+
+def _release(option: SetupOption, value: str) -> str:
+    written = value.removeprefix("v")
+    if written and not re.match(r"\d+\.\d+", written):
+        raise ValueError(f"{option.name} takes a release with its minor number, not {value!r}")
+    return written
 
 
 def _words(option: SetupOption, value: Any) -> tuple[str, ...]:

@@ -169,6 +169,8 @@ class Setup:
     """Version of transformers of the run, as ``4.48.1``; empty: the one at hand, or newest."""
     bitsandbytes: str = ""
     """Release of bitsandbytes with quantised weights, as ``0.41``; empty: a recent one."""
+    transformer_engine: str = ""
+    """Release of Transformer Engine under Megatron-LM, as ``1.11``; empty: a recent one."""
     modules_to_save: tuple[str, ...] = ()
     """Trained in full beside adapters, as peft has it: ``embeddings``, ``head``."""
     lengths: str = ""

@@ -230,11 +230,12 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
         limits=limits,
         objective=ask.objective,
         calibration=calibration,
+        unsure=True,
     )
     return Planned(
         ask,
         tuple(ranked(solved, SHOWN, rent)),
-        len(solved.order),
+        solved.fitting,
         len(solved.layouts),
         rent,
         pareto=tuple(choices(solved, solved.pareto, rent)),

@@ -219,11 +219,13 @@ def _side_by_side(shown: Sequence[Choice], names: list[str], width: int, mono: b
     room, left_out = width - 2 - label, ""
     if len(shown) * FIGURE > room:
         room, left_out = room - 2, " …"
-    cell = min(room // len(shown), max(len(choice.name) for choice in shown) + 4)
-    cell = max(cell, FIGURE)
+    whole = max(len(choice.name) for choice in shown) + 4
+    cell = max(min(room // len(shown), whole), FIGURE)
     drawn = shown[: max(room // cell, 1)]
     heads = [
-        f"{MARKS[index]} {shorten(choice.name, cell - 4)}" if cell >= NAMED else MARKS[index]
+        f"{MARKS[index]} {shorten(choice.name, cell - 4)}"
+        if cell >= min(NAMED, whole)
+        else MARKS[index]
         for index, choice in enumerate(drawn)
     ]
 
@@ -250,7 +252,7 @@ def reasons(planned: Planned, chosen: Choice, marked: Sequence[Choice], width: i
         sentences = [f"{PICK} {pick.name} and not this: {difference(pick, chosen)}"]
     else:
         other = next((choice for choice in planned.choices if choice.index != pick.index), None)
-        sentences = ["the only one that fits"]
+        sentences = ["the only one that fits" if chosen.fits else "the only one that may fit"]
         if other:
             sentences = [f"{PICK} and not {other.name}: {difference(pick, other)}"]
     return [[(text, "muted")] for sentence in sentences for text in wrap(sentence, width)]

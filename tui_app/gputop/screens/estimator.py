@@ -33,7 +33,7 @@ from gputop_analysis.vram.options import OPTION
 from gputop_analysis.vram.setup import Setup
 
 UNKNOWN = "an example: the run's model is not known"
-_TYPED = ("count", "share", "text", "words", "adapter")
+_TYPED = ("count", "share", "text", "words", "release", "adapter")
 
 
 class Estimated(Message):

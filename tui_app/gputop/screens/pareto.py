@@ -94,7 +94,7 @@ class ParetoDialog(Dialog[None]):
 def markers(planned: Planned, here: Choice | None, marked: Sequence[Choice]) -> list[Marker]:
     """All that is drawn, what lies on top last."""
     count = len(planned.choices)
-    fits = f"the {count:,} that fit"
+    fits = f"the {count:,} that {'fit' if planned.fitting else 'may fit'}"
     if count < planned.fitting:
         fits = f"the first {count:,} of {planned.fitting:,} that fit"
     found = [

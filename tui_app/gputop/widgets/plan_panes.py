@@ -165,7 +165,10 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
                 unknown = ""
             else:
                 unknown = "no rent known, ranked by time · "
-            note = [(f"{unknown}{planned.fitting:,} of {planned.searched:,} fit", "muted")]
+            fit = f"{planned.fitting:,} of {planned.searched:,} fit"
+            if not planned.fitting:
+                fit = f"none surely fits, {len(planned.choices):,} may"
+            note = [(f"{unknown}{fit}", "muted")]
         head = title_row("", "Strategies", note, inner, self.has_focus)
         if planned is None:
             return [[(" ", ""), *row] for row in (head, *say("Planning.", inner))]

@@ -261,14 +261,18 @@ def _drops_scores(d: Dims) -> bool:
 
 def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
     """Input and output of the activation, of which ReLU keeps the output alone; if gated, the other
-    half and the product too.
+    half and the product too, but the output where one kernel does both (Megatron-Core's
+    ``fusions/fused_bias_swiglu.py``, which computes it again).
     """
     a = product_bytes(d, habits)
     if d.model.family in RELU:
         return width * a
     last = (habits.linear_input or d.compute) if keeps_inputs(d) else 0
     last += 3 * a * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
-    return width * ((3 * a if d.model.gated_mlp else a) + last)
+    inside = 1
+    if d.model.gated_mlp:
+        inside = 2 if d.recipe == "megatron" else 3
+    return width * (inside * a + last)
 
 
 def product_bytes(d: Dims, habits: Habits) -> float:

@@ -8,6 +8,7 @@ from gputop_analysis.vram.formula.elementwise import least, most
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import flat_partitions, gradient_bytes, moment_bytes, over
+from gputop_analysis.vram.formula.unread import unread_gradients
 
 LOOPS = {"adamw-loop": 1, "adafactor": 2, "galore": 2, "came": 3, "muon": 4}
 """Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32:
@@ -132,13 +133,13 @@ CUBLAS_WORKSPACE = 2 * 8_519_680
 forward pass, one of autograd's.
 """
 MEGATRON_WORKSPACE = 80 << 20
-"""Transformer Engine's workspaces besides, padding of buffers, the batch: 50 to 120 MB in the
-memory that Megatron-LM's own tests report between two steps, whatever the model.
+"""Transformer Engine's workspaces, padding of buffers, the batch: 50 to 120 MB in the memory that
+Megatron-LM's own tests report between two steps, whatever the model.
 """
 
 
-def workspaces(d: Dims) -> int:
+def workspaces(d: Dims) -> Number:
     """Bytes that are held all the time by libraries."""
     if d.recipe == "megatron":
-        return MEGATRON_WORKSPACE
+        return MEGATRON_WORKSPACE + unread_gradients(d)
     return CUBLAS_WORKSPACE

@@ -44,6 +44,7 @@ _META = {
     "share": "X",
     "words": "A,B",
     "text": "TEXT",
+    "release": "X.Y",
     "choice": "KIND",
     "adapter": "KIND|FILE",
 }

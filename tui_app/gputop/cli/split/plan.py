@@ -260,7 +260,13 @@ def solved(
                 )
             else:
                 plan = best(
-                    job, wanted, gpus, limits=limits, objective=objective, calibration=calibration
+                    job,
+                    wanted,
+                    gpus,
+                    limits=limits,
+                    objective=objective,
+                    calibration=calibration,
+                    unsure=not job.roles,
                 )
         _tell_experimental(plan)
         return plan
@@ -331,7 +337,7 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "dtype": plan.job.dtype,
         "usd_per_gpu_hour": wanted.usd_per_gpu_hour,
         "configurations": len(plan.layouts),
-        "fitting": len(plan.order),
+        "fitting": plan.fitting,
         "calibration": plan.calibration.to_json(),
         "against_run": against_now(options.run, plan) if options.run else None,
         "pick": pick.to_json()

@@ -64,7 +64,8 @@ def as_text(
     if note := corrected(plan.calibration):
         lines += wrap(note, width)
     lines.append(
-        f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit"
+        f"{counted(len(plan.layouts), 'configuration')} by the rules, "
+        f"{f'{plan.fitting:,} fit' if plan.fitting else 'none surely fits'}"
     )
     return "\n".join(lines)
 
@@ -138,9 +139,15 @@ def table(choices: list[Choice], width: int) -> list[str]:
         lines.append(
             f"{choice.name:<{room}} {step_time(choice.step_s):>8} {choice.tokens_per_s:>10,.0f} "
             f"{whole_percent(choice.mfu):>5} {choice.reserved_gib:>6.1f} "
-            f"{choice.headroom_gib:>6.1f}{rent}{'  tight' if choice.tight else ''}"[:width]
+            f"{choice.headroom_gib:>6.1f}{rent}{_doubt(choice)}"[:width]
         )
     return lines
+
+
+def _doubt(choice: Choice) -> str:
+    if not choice.fits:
+        return "  may not fit"
+    return "  tight" if choice.tight else ""
 
 
 def _whole_training(
