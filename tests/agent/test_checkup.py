@@ -8,6 +8,7 @@ from agent_support import run_script
 
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import graph_chain
+from gputop_agent.watchers.looks.checkup import PERIOD_STEPS
 
 pytestmark = pytest.mark.e2e
 
@@ -100,6 +101,9 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         if step == 10: net.body.requires_grad_(True)
         pulled = net.unused(net(x)).square().mean()
     loss = net(x).square().mean() + pulled
+    if kind == "each second" and step % 2: loss = loss + net.unused(x).square().mean()
+    if kind == "each tenth" and step % 10 == 7: loss = loss + net.unused(x).square().mean()
+    if kind == "until 50" and step < 50: loss = loss + net.unused(x).square().mean()
     if kind == "anew": opt = torch.optim.AdamW(net.parameters(), 1e-3)
     if kind in ("outside", "inside"): loss = loss + (net(x) * own["shift"]).square().mean()
     if kind == "held": loss = loss + heads(x).square().mean()
@@ -187,6 +191,9 @@ KINDS = [
     "scored",
     "drawn",
     "target",
+    "each second",
+    "each tenth",
+    "until 50",
 ]
 LONG = ("kept", "numbers", "averaged")
 
@@ -233,6 +240,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
         "thawed",
         "scored",
         "by class",
+        "until 50",
     ):  # they become sure of what they suspect
         assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
@@ -244,6 +252,24 @@ def test_gradients_that_are_held_and_gradients_that_are_not_zero(guests, kind):
         kind in ("never", "between", "zeros", "idle")  # idle: the forward of the head comes first
     )
     assert last.get("stale", False) == (kind == "never")
+
+
+def test_a_part_that_some_steps_use_is_none_without_gradient(guests):
+    """Whatever the steps of the looks are: the optimizer has counted updates of it meanwhile."""
+    for kind in ("each second", "each tenth"):
+        assert [one["without_gradient"] for one in looks(guests, kind)] == [0, 0, 0, 0], kind
+    unused = 16 * 8 + 8
+    assert looks(guests, "plain")[-1]["without_gradient"] == unused
+    lost = [one["without_gradient"] for one in looks(guests, "until 50")]
+    assert lost == [0, 0, 0, unused]  # of updates before the look at 61
+
+
+def test_no_three_looks_in_a_row_fall_on_one_step_of_a_short_cycle(guests):
+    steps = [one["step"] for one in looks(guests, "plain")]
+    later = [*steps, steps[-1] + PERIOD_STEPS, steps[-1] + 2 * PERIOD_STEPS]
+    for cycle in range(2, 11):
+        for three in zip(later, later[1:], later[2:], strict=False):
+            assert len({step % cycle for step in three}) > 1, (cycle, three)
 
 
 def test_one_of_two_optimizers_that_is_never_cleared(guests):

@@ -116,6 +116,30 @@ def test_the_line_that_fills_it_is_not_the_one_that_cuts_it(monkeypatch):
     assert keepers.filled_at("worst") == f"{frames.short_name(__file__)}:{line}"
 
 
+def test_the_line_that_pushes_into_a_heap(tmp_path, monkeypatch):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "heapq.heappush(\n    self.hardest, (loss, kept)\n)\nheapq.heappop(self.hardest)"
+    )
+    monkeypatch.setattr(keepers.source, "users_files", lambda: [str(path)])
+    assert keepers.pushed_at("hardest").endswith(":1")
+    assert keepers.pushed_at("loss") == ""
+
+
+def test_of_tensors_without_graphs_the_largest_pile_is_looked_at_first(monkeypatch):
+    """A short list of small ones is more tensors and next to no memory."""
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    monkeypatch.setattr(keepers.session, "torch", torch)
+    keeper = keepers.GrowingContainer()
+    lately, buckets, tensors = [], [], [torch.ones(3) for _ in range(150)]
+    assert looked(tensors, keeper) == {}
+    for _ in range(70):
+        lately += [torch.ones(2), torch.ones(2)]
+        buckets.append(torch.ones(5000))
+        tensors[:0] = [*lately[-2:], buckets[-1]]
+    assert looked(tensors, keeper)["kept_in"] == "buckets"
+
+
 def test_a_pile_among_more_tensors_of_another_shape_is_found_at_the_second_look(monkeypatch):
     """Weights, gradients and states of the optimizer are older, and more."""
     monkeypatch.setattr(frames, "origin", of_this_file)

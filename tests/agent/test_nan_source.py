@@ -1,5 +1,6 @@
 """The line that may have made a value which is not finite, read from the source of a script."""
 
+import ast
 import textwrap
 from typing import Any
 
@@ -176,6 +177,58 @@ def test_of_several_layers_in_a_line_the_one_that_was_given_it(tmp_path, monkeyp
     assert told is not None and (told.operation, told.site.endswith(":3")) == ("log", True)
     told = nan_source.of_call(str(path), 4, "hours")
     assert told is not None and (told.operation, told.site.endswith(":2")) == ("div", True)
+
+
+DIVIDED = """
+def balanced(scores, sharpness):
+    return scores / sharpness  # by a parameter
+%s
+class Trainer:
+    def loss(self, large):
+        targets = balanced(self.teacher(large), self.sharpness[self.step])
+        logs = self.student(large) / self.plan.heat
+        return (targets * logs).sum()  # met
+""" % (15 * "\n")
+
+
+class Plan:
+    __slots__ = ("heat",)
+
+    def __init__(self, heat):
+        self.heat = heat
+
+
+class Owner:
+    def __init__(self, heat):
+        self.plan = Plan(heat)
+
+
+@pytest.mark.parametrize(("heat", "is_told"), [(0.1, True), (0.0, False), (None, False)])
+def test_a_divisor_that_the_running_objects_know_to_be_a_number_is_no_suspect(
+    tmp_path, monkeypatch, heat, is_told
+):
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "train.py"
+    path.write_text(DIVIDED)
+    lines = DIVIDED.split("\n")
+    line = next(at for at, text in enumerate(lines, 1) if "# met" in text)
+    told = nan_source.of_call(str(path), line, "", [("self", Owner(heat))])
+    assert (told is not None) == is_told
+    if told:
+        expected = next(at for at, text in enumerate(lines, 1) if "# by a" in text)
+        assert told.site.endswith(f":{expected}")
+
+
+def test_samples_are_not_blamed_where_several_lines_of_the_flow_are_as_likely(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "train.py"
+    path.write_text(DIVIDED)
+    line = next(at for at, text in enumerate(DIVIDED.split("\n"), 1) if "# met" in text)
+    samples = nan_source.SourcePart(str(path), ast.parse("x / y").body[0])
+    monkeypatch.setattr(nan_source, "_samples", lambda: [samples])
+    assert nan_source.of_call(str(path), line) is None
 
 
 @pytest.mark.parametrize("call", ['call("nothing"', 'call("far"', "# no way in"])

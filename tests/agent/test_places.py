@@ -21,6 +21,27 @@ def all_reduce(tensor, group=None):
 """
 
 
+CHOICES = """
+for batch in loader:
+    if asks:
+        halve = still and check(
+            batch
+        )
+        halve = check() and still
+        halve = check() if still else False
+        if still or check():
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "innermost"),
+    [(4, "4 and"), (7, "3 if"), (8, "8 if"), (9, "9 or"), (10, "9 if")],
+)
+def test_a_call_that_the_same_expression_may_leave_out_is_in_a_branch_of_its_own(line, innermost):
+    assert places.blocks(CHOICES, line)[-1] == innermost
+
+
 @pytest.mark.parametrize(
     ("call", "root"),
     [

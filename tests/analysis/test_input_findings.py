@@ -514,6 +514,16 @@ def test_a_cpu_quota(tmp_path):
     assert "0.7 cores" in quota.evidence
 
 
+@pytest.mark.parametrize(("waits", "share"), [(200, 0.2), (900, 0.3)])
+def test_a_quota_promises_no_more_than_the_training_thread_waits(tmp_path, waits, share):
+    """The kernel counts each core on which a process of the group is stopped."""
+    build = waiting(tmp_path, data=0.1)
+    host(build, cgroup_throttled_us_total=(5_000_000, 300_000), cgroup_cpu_limit=0.7, cpu_count=8)
+    of_rank(build, seconds=3, run_wait_ns_total=(10**9, waits * 10**6))
+    quota = found(build)["HO05"]
+    assert quota.recoverable_ms_per_step == pytest.approx(share * 12.1, rel=0.05)
+
+
 @pytest.mark.parametrize(
     "throttled", [-1, (5_000_000, 0), (5_000_000, 10_000)], ids=["unknown", "before", "1 %"]
 )

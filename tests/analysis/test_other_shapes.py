@@ -395,6 +395,27 @@ def test_a_callback_is_named_and_charged_without_the_trainers_own_part(
 
 
 @pytest.mark.parametrize(
+    ("code", "is_asked"),
+    [
+        ('self.log("kind", error.item())', True),
+        ("return super().training_step(model, batch)", False),
+    ],
+)
+def test_what_a_hook_asks_its_trainer_for_is_the_users(tmp_path, code, is_asked):
+    """A hundred calls of ``self.log`` lie inside the trainer, and are asked for by one line."""
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=6.0, backward=6.0, other=8.0)
+    line = "net.py:33 training_step"
+    path = ["fit.py:62 <module>", "(lightning)", line]
+    asked = {"site": "net.py:33", "function": "training_step", "path": path, "count": 60}
+    asked |= {"inside": "lightning/fabric/utilities/apply_func.py:104 batch_to", "code": code}
+    build.event("stacks", rank=0, phase="other", samples=[asked])
+    host = found(build)["HO06"]
+    assert (host.severity == "high", host.site == line) == (is_asked, is_asked)
+
+
+@pytest.mark.parametrize(
     ("inside", "code", "host"),
     [
         ("torch/serialization.py:2128 load_tensor", "popular = torch.load(path)", True),

@@ -23,6 +23,8 @@ TRAINERS = (
     "deepspeed/",
 )
 """Packages that own the loop: what they do between phases, no line of the user's spares."""
+_CALL_HOOKS = {f"({package.partition('/')[0]})" for package in TRAINERS}
+"""How these packages stand in a path."""
 LOOP = "loop "
 """Before the first line of a loop, in a path."""
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
@@ -134,7 +136,17 @@ class PlacedSample:
 
     @property
     def in_trainer(self) -> bool:
+        """Whether it is a trainer's own work. What a line of a hook of the user's asks a trainer
+        for, as ``self.log`` does, is the user's; ``super()`` goes on with the trainer's.
+        """
+        if self.in_hook and "super(" not in self.code:
+            return False
         return self.called or self.inside.startswith(TRAINERS)
+
+    @property
+    def in_hook(self) -> bool:
+        """Whether a trainer has called a function of the user's above it."""
+        return any(label in _CALL_HOOKS for label in self.path[:-1])
 
     @property
     def line(self) -> str:

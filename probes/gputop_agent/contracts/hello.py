@@ -218,6 +218,8 @@ class LoaderFacts(OfClass, total=False):
     sampler: Line
     sampler_at: Line
     """The only line of the user's that makes one which shares the data out."""
+    own_sampler_at: Line
+    """The only line that makes the sampler, where that is of the user's own class."""
     collate_fn: Line
     site: Line
     """Where it is built."""

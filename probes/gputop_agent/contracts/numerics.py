@@ -9,7 +9,7 @@ from gputop_agent.contracts.kinds import NEEDED, Amount, Line, OfClass, Real, Sc
 
 
 class CheckupEvent(TypedDict, total=False):
-    """A look at gradients and weights; at steps 20, 40, 60 and 100, later where it changed."""
+    """A look at gradients and weights; at steps 20, 41, 61 and 100, later where it changed."""
 
     step: Annotated[Step, NEEDED]
     alike: Annotated[Whole, NEEDED]
@@ -19,6 +19,8 @@ class CheckupEvent(TypedDict, total=False):
     """Gradients held at a forward after an update."""
     stale: Scalar
     """They were not zero at the backward."""
+    cleared_at: Line
+    """Then the only place that calls ``zero_grad()``: it is not reached, or clears a part."""
     trainable: Whole
     """Values."""
     without_gradient: Whole

@@ -1,6 +1,9 @@
 """The DataLoader that feeds the training, as the hello tells it."""
 
-from gputop_agent.runtime import interrupts, modes, source
+import re
+import sys
+
+from gputop_agent.runtime import frames, interrupts, modes, source
 
 _OF_RANKS = ("DistributedSampler", "StatefulDistributedSampler")
 
@@ -14,6 +17,7 @@ def describe_loader(loader, site=None):
     dataset = getattr(loader, "dataset", None)
     collate = getattr(loader, "collate_fn", None)
     sampler = type(getattr(loader, "sampler", None)).__name__
+    own_sampler = _users_sampler(loader, batch_sampler)
     iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     return {
         "class": type(loader).__name__,
@@ -30,10 +34,24 @@ def describe_loader(loader, site=None):
         "iterable": iterable,
         "sampler": sampler,
         "sampler_at": source.place_with(sampler + "(") if sampler in _OF_RANKS else None,
+        "own_sampler_at": _made_at(own_sampler) if own_sampler else None,
         "collate_fn": getattr(collate, "__name__", type(collate).__name__),
         "length": None if iterable else _length(batch_sampler),
         "site": site,
     }
+
+
+def _users_sampler(loader, batch_sampler):
+    """Name of the class of the user's that deals the samples; empty without one."""
+    for dealer in (batch_sampler, getattr(loader, "sampler", None)):
+        file = getattr(sys.modules.get(type(dealer).__module__), "__file__", None)
+        if file is not None and frames.origin(file) == frames.USER:
+            return type(dealer).__name__
+    return ""
+
+
+def _made_at(kind):
+    return source.place_matching(r"(?<!class )\b%s\(" % re.escape(kind))
 
 
 def _batch_size(loader, batch_sampler):

@@ -15,7 +15,7 @@ from gputop_analysis.findings.input.oversubscription import QUEUED
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.shares import queued_share, run_queue
+from gputop_analysis.findings.shares import Queue, queued_share, run_queue
 from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.stats import Interval, block_bootstrap
@@ -56,7 +56,7 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
     wall_ms = float(
         series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum()
     )
-    share = quota.share
+    share, won = quota.share, _won(quota.share, run_queue(view, rank))
     if np.isfinite(quota.limit):
         limit = f"{quota.limit:.2g} cores"
     else:
@@ -75,15 +75,15 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         rank=rank if len(view.ranks) == 1 else None,
         host=view.host_of(rank) or None,
         confidence=0.9,
-        recoverable_ms_per_step=share.value * wall_ms,
-        interval_ms_per_step=(share.low * wall_ms, share.high * wall_ms),
+        recoverable_ms_per_step=won.value * wall_ms,
+        interval_ms_per_step=(won.low * wall_ms, won.high * wall_ms),
         proof=Proof(
             statistic="lower end of the 95 % bootstrap interval of throttled time / time",
             value=100 * share.low,
             threshold=100 * THROTTLED,
             unit="%",
-            formula=f"recoverable = throttled share x step time = {share.value * wall_ms:.3f} ms "
-            "per step",
+            formula="recoverable = the smaller of the throttled share and the training thread's "
+            f"wait for a core, x step time = {won.value * wall_ms:.3f} ms per step",
             inputs=(
                 Input(
                     "throttled",
@@ -111,6 +111,15 @@ def _within(run: Facts, limit: float) -> Iterator[Option]:
     if workers > whole_cores:
         words = f"lower num_workers from {workers} to {whole_cores}"
         yield Option(words, lever=MovedSetting("num_workers", -1), promises=False)
+
+
+def _won(throttled: Interval, queue: Queue | None) -> Interval:
+    """The training thread's own part of the throttled time. The kernel counts the cores on which
+    any process of the group is stopped, gputop's too; stopped, the thread waits for a core.
+    """
+    if queue is None or queue.share.value >= throttled.value:
+        return throttled
+    return queue.share
 
 
 class _Quota(NamedTuple):

@@ -50,16 +50,22 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
             grown = f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}"
         else:
             grown = ""
+        cleared_at = last.get("cleared_at")
+        if cleared_at:
+            called = f"; zero_grad() is called at {cleared_at} alone, which does not clear them all"
+        else:
+            called = ""
         return spec.make(
             severity="high",
             title="gradients are never cleared: each step adds to those of all steps before",
             evidence="gradients of the step before are not zero when the first backward after an "
-            f"update begins ({last['alike']} looks up to step {last['step']}, rank {rank}){grown}",
+            f"update begins ({last['alike']} looks up to step {last['step']}, rank {rank}){grown}"
+            f"{called}",
             fix=Option(
                 "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
             ),
             rank=rank,
-            site=called_from(view, "backward", rank) or last.get("backward_at"),
+            site=cleared_at or called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 statistic="looks in a row at which gradients were not zero before the "

@@ -87,7 +87,7 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
         "than the others'",
         rank=rank,
         host=view.host_of(rank) or None,
-        site=loader.get("site"),
+        site=loader.get("own_sampler_at") or loader.get("site"),
         confidence=min(0.99, float(1 - culprit.culprit.p)),
         recoverable_ms_per_step=part * won.value,
         interval_ms_per_step=(part * won.low, part * won.high),

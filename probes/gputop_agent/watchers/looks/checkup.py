@@ -1,12 +1,12 @@
 """A look at gradients and parameters in a few steps, for what no step record tells.
 
-After step 20, 40, 60 and 100, and then every 500 steps but at most every 5 s, the next step is
+After step 20, 41, 61 and 100, and then every 503 steps but at most every 5 s, the next step is
 looked at four times: before its forward (which gradients are still held), before its first backward
 (are they zero?), before its update (which parameters have none) and after it (did the update change
-anything?). One ``checkup`` event says it all; later ones are sent only where something has changed,
-and once more where two looks have agreed with that one. Nothing waits for a GPU: what lies there is
-read at the next look. Where there are several optimizers, ``uncleared`` goes on until each of them
-has made two updates.
+anything?). So three looks in a row never fall on the same step of a short cycle. One ``checkup``
+event says it all; later ones are sent only where something has changed, and once more where two
+looks have agreed with that one. Nothing waits for a GPU: what lies there is read at the next look.
+Where there are several optimizers, ``uncleared`` goes on until each of them has made two updates.
 """
 
 import sys
@@ -39,12 +39,13 @@ from gputop_agent.watchers.looks import (
     training_mode,
     uncleared,
     used_at,
+    used_now_and_then,
 )
 from gputop_agent.watchers.memory import growth
 
-FIRST_STEPS = (20, 40, 60, 100)
+FIRST_STEPS = (20, 41, 61, 100)
 MAX_STAGES = 3
-PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
+PERIOD_STEPS, PERIOD_NS = 503, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
@@ -54,6 +55,7 @@ VANISHED = 2.0**-24
 _SETS_RATE = r"""\[["']lr["']\] *[-+*/]?=[^=]"""
 _REENTRANT_WARNING = "None of the inputs have requires_grad=True. Gradients will be None"
 _DROPS = r"\.grad *= *None"
+_CLEARS = r"\.zero_grad\("
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 
@@ -80,6 +82,7 @@ class Checkup:
         self.zeros = gradients.Zeros()
         self.had_gradient: "set[int]" = set()  # ids of parameters after the last backward
         self.strays = gradients.Strays()
+        self.used_now_and_then = used_now_and_then.UsedNowAndThen()
         self.mode = training_mode.TrainingMode()
         self.habits = habits.SeenHabits()
         self.discarded = discarded.Discarded()
@@ -132,6 +135,8 @@ def on_step_closed(step):
     current.count = growth.due(step)
     if current.count or (step >= current.next_step and monotonic_ns() >= current.not_before_ns):
         _begin(step)
+    elif current.next_step > step:
+        open_step.check_due = min(open_step.check_due, current.next_step)
 
 
 def _begin(step):
@@ -274,6 +279,7 @@ def _look_at_missing(optimizer):
     _count()
     parameters = _trainable()
     without = [parameter for parameter in parameters if parameter.grad is None]
+    without = current.used_now_and_then.never(optimizer, without)
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
@@ -415,6 +421,8 @@ def _send_unsent():
                 numbers.update(numbers.pop(together, {}))
             if "stale" in numbers:
                 numbers["stale"] = numbers["stale"] > 0
+                if numbers["stale"]:
+                    findings["cleared_at"] = source.place_matching(_CLEARS)
             _send(dict(findings, **numbers))
 
 

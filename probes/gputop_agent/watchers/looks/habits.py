@@ -21,7 +21,7 @@ _LAYER_CALLS = 2  # entries of a traceback that end in the operation of a layer
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
 MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
 LARGE_TABLE = 0.25  # of the optimizer's values
-SOON_STEPS = 20  # a first suspicion is looked at again so soon
+SOON_STEPS = 23  # a first suspicion is looked at again so soon, at another step of a cycle
 VANISHED = 1e-5  # a root mean square of weights below which none of them says anything
 _LOSSES = {
     "NllLossBackward0": ("LogSoftmaxBackward0", "SoftmaxBackward0"),

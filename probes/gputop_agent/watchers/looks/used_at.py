@@ -132,7 +132,9 @@ def line_in_function(function, pattern):
 
 
 def _methods(kind):
-    return [method for method in vars(kind).values() if _is_users(method)][:_MAX_METHODS]
+    """Its own, without what decorates them."""
+    methods = [inspect.unwrap(value) for value in vars(kind).values() if callable(value)]
+    return [method for method in methods if _is_users(method)][:_MAX_METHODS]
 
 
 def _first_line(methods, pattern):

@@ -31,6 +31,7 @@ _FILLS = (
     r"(\.(append|appendleft|extend|add|insert|push|put|update|callback|enter_context)\("
     r"| *\+= *(?![\d.]+\s*$)|\[[^:]*\] = )"
 )
+_PUSHES = ("heappush", "heappushpop", "insort", "insort_left", "insort_right")
 _MAKES = r" *= *(collections\.)?defaultdict\("
 MAX_FRAMES = 32
 _MAPS = dict, OrderedDict, defaultdict, Counter
@@ -72,8 +73,9 @@ class GrowingContainer:
         of these tensors are in, if it has grown since the last look; else empty. ``beside`` are
         lists of the caller's.
 
-        Those of the shapes are tried of which most have come since: what piles up is alike, and a
-        view that is kept keeps a tensor of another shape, which is in no container.
+        Those of the shapes are tried of which most have come since, then which took most: what
+        piles up is alike, and a view that is kept keeps a tensor of another shape, which is in no
+        container. Tensors without graphs are as large as they look: there what took most is first.
         """
         if self.told:
             return self.told
@@ -81,7 +83,8 @@ class GrowingContainer:
         more, self.shapes, is_first = shapes - self.shapes, shapes, not self.shapes
         name, length, count = "", 0, 0
         walks.spent_ns = 0
-        for shape, count in more.most_common(MAX_SHAPES):
+        for shape in _likeliest(more, is_by_size=not tensors or tensors[-1].grad_fn is None):
+            count = more[shape]
             alike = [tensor for tensor in tensors if tensor.shape == shape]
             name, length = _most_common(alike, (tensors, alike, *beside))
             if name:
@@ -95,6 +98,15 @@ class GrowingContainer:
             self.told = {"kept_in": largest, "kept_site": filled_at(largest)}
         self.lengths = lengths
         return self.told
+
+
+def _likeliest(more, *, is_by_size):
+    """Some shapes of a Counter: that of most tensors and that of most values."""
+    by_count = [shape for shape, _ in more.most_common(MAX_SHAPES)]
+    if not is_by_size:
+        return by_count
+    largest = sorted(more, key=lambda shape: more[shape] * shape.numel(), reverse=True)
+    return list(dict.fromkeys([*largest[:MAX_SHAPES], *by_count]))
 
 
 def _variables_with_graphs():
@@ -308,9 +320,27 @@ def filled_at(name, search=None):
     escaped = re.escape(name)
     return (
         search(r"\b%s\b%s" % (escaped, _FILLS))
+        or pushed_at(name)
         or search(r"\b%s\b%s" % (escaped, _MAKES))
         or decorated_at(name)
     )
+
+
+def pushed_at(name):
+    """The only call that pushes into a heap or a sorted list of this name; else empty."""
+    lines = [
+        (file, node.lineno)
+        for file in source.users_files()
+        for node in syntax.nodes(file)
+        if isinstance(node, ast.Call) and node.args
+        if _last_name(node.func) in _PUSHES and _last_name(node.args[0]) == name
+    ]
+    return source.place_of(lines) or ""
+
+
+def _last_name(node):
+    """``x`` of ``x`` and of ``self.x``."""
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def decorated_at(function):

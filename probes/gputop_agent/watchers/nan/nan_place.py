@@ -17,6 +17,7 @@ from gputop_agent.runtime import source, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import anomaly, gradient_poles
 from gputop_agent.watchers.graphs.graph_origin import STRUCTURE, Graph
+from gputop_agent.watchers.memory import keepers
 from gputop_agent.watchers.nan import nan_source
 
 _TRIES = 4  # backwards that are compared: a script may have several losses
@@ -32,6 +33,8 @@ class Unread(NamedTuple):
     lines: "tuple[Any, Any]"
     """Files and lines of the model's call and of the operation's own."""
     layer: str
+    owners: "list[tuple[str, Any]]"
+    """Names and objects of the user's classes that the running functions knew."""
 
 
 class NodeSearch:
@@ -122,7 +125,9 @@ def before_backward(loss):
         return
     fields = {"operation": nodes[place].name, "site": source.place(*calling)}
     if search.was_given:
-        search.unread.append(Unread(search.step, fields, (calling, innermost), search.layer))
+        owners = [pair for pair in keepers.users_variables() if keepers.is_the_users(pair[1])]
+        places = (calling, innermost)
+        search.unread.append(Unread(search.step, fields, places, search.layer, owners))
     else:
         transport.send_event("nan_place", step=search.step, **fields)
 
@@ -133,7 +138,7 @@ def tell():
     """
     while search.unread:
         found = search.unread.popleft()
-        fields = dict(found.fields, **_suspect(found.lines, found.layer))
+        fields = dict(found.fields, **_suspect(found.lines, found.layer, found.owners))
         transport.send_event("nan_place", step=found.step, **fields)
 
 
@@ -171,10 +176,10 @@ def _guilty(graph):
     return guilty
 
 
-def _suspect(lines, layer):
+def _suspect(lines, layer, owners):
     """What may have made the value: on the way to the model's call, or within its forward."""
     for file, line in dict.fromkeys(lines):
-        made = nan_source.of_call(file, line, layer)
+        made = nan_source.of_call(file, line, layer, owners)
         if made is not None:
             return {
                 "suspect_at": made.site,

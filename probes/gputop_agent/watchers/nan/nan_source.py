@@ -63,29 +63,40 @@ class SourcePart(NamedTuple):
     node: ast.AST
 
 
-@lru_cache(maxsize=16)
-def of_call(file, line, layer=""):
+def of_call(file, line, layer="", owners=()):
     """What is the likeliest to have made a value that the call in this line was given: what flows
     into it before what makes samples and what the data set holds, unless a later one is surer; None
-    where several are as likely.
+    where several lines of the first are as likely, and no other is surer.
 
     Args:
         layer: name of the layer that was given it, ``encoder.0``, where the line calls several.
+        owners: ``[(name, object)]`` of the user's that running functions know: where what is
+            divided by is an attribute of theirs, it is asked whether that is a number.
     """
-    made = [_likeliest(_flow_into(file, line, layer=layer)), _likeliest(_samples()), _in_data()]
-    return min(filter(None, made), key=lambda place: place.tier, default=None)
+    ways = (_flow_into(file, line, layer=layer), _samples())
+    made = [*(_likeliest(parts, owners, is_told_alone=False) for parts in ways), _in_data()]
+    surest = min(filter(None, made), key=lambda place: place.tier, default=None)
+    return surest if surest is not None and surest.site else None
 
 
-def _likeliest(parts):
-    """The one place of the first tier that has any, among these parts and what they call."""
+def _likeliest(parts, owners=(), *, is_told_alone=True):
+    """The one place of the first tier that has any, among these parts and what they call; where
+    there are several, one without a site, or with ``is_told_alone`` None.
+    """
     suspects = [
-        suspect for part in _with_called(parts) for suspect in _suspects(part.file, part.node)
+        suspect
+        for part in _with_called(parts)
+        for suspect in _suspects(part.file, part.node, owners)
     ]
     first = min((suspect.tier for suspect in suspects), default=None)
     likeliest = sorted(suspect for suspect in suspects if suspect.tier == first)
     likeliest = _without_spreads(likeliest)
+    if not likeliest:
+        return None
     site = source.place_of([(suspect.file, suspect.line) for suspect in likeliest])
-    return Made(site, likeliest[0].operation, likeliest[0].tier) if site else None
+    if not site and is_told_alone:
+        return None
+    return Made(site or "", likeliest[0].operation, likeliest[0].tier)
 
 
 def _without_spreads(suspects):
@@ -384,11 +395,11 @@ def _pairs(assign):
 # ---- what can make such a value
 
 
-def _suspects(file, root):
+def _suspects(file, root, owners):
     """Lines of a part, without those of functions within it."""
     may_be_nan = _asked_about(root)
     for node in syntax.own_nodes(root):
-        tier, operation = _judged(node)
+        tier, operation = _judged(node, owners)
         if operation:
             yield Suspect(tier, file, node.lineno, operation)
         elif _is_masked(node, may_be_nan) and not _is_kept_off(node):  # 0 times NaN is NaN
@@ -416,7 +427,7 @@ def _asks(node):
     return any(_name_of(call) in _ASKS for call in calls)
 
 
-def _judged(node):
+def _judged(node, owners):
     """How likely a node makes such a value, and by what; ``""``: not at all."""
     if isinstance(node, ast.Attribute) and node.attr.lower() == "nan":
         return CERTAIN, "nan"
@@ -425,7 +436,8 @@ def _judged(node):
     if isinstance(node, (ast.BinOp, ast.AugAssign)):
         right = node.right if isinstance(node, ast.BinOp) else node.value
         if isinstance(node.op, ast.Div) and not _is_constant(right):
-            return (GUARDED if _is_kept_off(right) else LIKELY), "div"
+            is_safe = _is_kept_off(right) or _is_a_number_of(owners, right)
+            return (GUARDED if is_safe else LIKELY), "div"
         if isinstance(node.op, ast.Pow) and not _is_whole(right):
             base = node.left if isinstance(node, ast.BinOp) else node.target
             return (GUARDED if _is_kept_off(base) else LIKELY), "pow"
@@ -467,6 +479,28 @@ def _is_constant(node):
     if isinstance(node, ast.Name):
         return node.id.isupper()
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("len", "float", "int")
+
+
+def _is_a_number_of(owners, node):
+    """Whether it is ``self.x`` or ``config.x.y`` of one of them, and a number but 0."""
+    path = []
+    while isinstance(node, ast.Attribute):
+        path.append(node.attr)
+        node = node.value
+    if not path or not isinstance(node, ast.Name):
+        return False
+    held = [value for name, value in owners if name == node.id]
+    for attribute in reversed(path):
+        held = [_own(value, attribute) for value in held]
+    return any(type(value) in (int, float) and value for value in held)
+
+
+def _own(value, attribute):
+    """What an object has as an attribute of its own; no code of its class is run."""
+    kept = getattr(type(value), "__dict__", {}).get(attribute)
+    if inspect.ismemberdescriptor(kept):  # of a class with slots
+        return getattr(value, attribute, None)
+    return (getattr(value, "__dict__", None) or {}).get(attribute)
 
 
 def _is_kept_off(node):

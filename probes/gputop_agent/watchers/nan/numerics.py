@@ -16,6 +16,7 @@ from gputop_agent.runtime import guard, late, modes, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import clock, device, steps
+from gputop_agent.watchers.graphs import graph_origin
 from gputop_agent.watchers.layers import layers
 from gputop_agent.watchers.layers.layer_slots import Observed, SlottedModules
 from gputop_agent.watchers.loaders import batch_origin
@@ -33,6 +34,7 @@ COURSE_STEPS = 20
 _TAKES_WEIGHTS = ("nll_loss", "nll_loss2d", "nll_loss_nd")  # of classes, which have no gradient
 _NAN = r"float\([\"'][+-]?nan[\"']\)|\b(math|np|numpy|torch)\.nan\b"  # as a script writes it
 _MAKES_NONE = ("mean", "sum", "add", "sub", "rsub", "neg", "mul")  # of finite values hardly ever
+_HANDS_ON = (*graph_origin.STRUCTURE, "masked_fill", "where", "gather", "index_select")
 MAX_COURSE = 12
 
 
@@ -237,7 +239,7 @@ def _loss_is_bad(loss):
 
 def _was_given(fields):
     """Whether the operation was given values that were not finite, which have no gradient."""
-    if fields["direction"] == "input" or fields["operation"] in _TAKES_WEIGHTS:
+    if fields["direction"] == "input" or fields["operation"] in (*_TAKES_WEIGHTS, *_HANDS_ON):
         return True
     is_of_loss = fields.get("layer") == numeric_origin.LOSS
     return is_of_loss and fields["operation"] in _MAKES_NONE

@@ -115,6 +115,26 @@ def _descend(body, line, found):
                 found.append("%d %s" % (inside.lineno, name))
             _descend(part, line, found)
             return
+    choice = _choice_in(inside, line)
+    if choice:
+        found.append("%d %s" % (line, choice))
+
+
+def _choice_in(statement, line):
+    """``and``, ``or`` or ``if`` where the line makes a call by what stands before it in the same
+    expression; else empty.
+    """
+    for node in ast.walk(statement):
+        if isinstance(node, ast.BoolOp):
+            kind, chosen = type(node.op).__name__.lower(), node.values[1:]
+        elif isinstance(node, ast.IfExp):
+            kind, chosen = "if", [node.body, node.orelse]
+        else:
+            continue
+        calls = (part for choice in chosen for part in ast.walk(choice))
+        if any(isinstance(part, ast.Call) and part.lineno == line for part in calls):
+            return kind
+    return ""
 
 
 def _parts(node):
