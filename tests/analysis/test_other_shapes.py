@@ -563,6 +563,18 @@ def test_a_part_without_gradient_has_the_line_that_cuts_the_graph(tmp_path):
     assert missing.site == "net.py:41" and "takes a value out of the graph" in missing.fix
 
 
+@pytest.mark.parametrize(("missing", "site"), [(300, "net.py:52"), (20, "net.py:40")])
+def test_a_tower_whose_results_are_gathered_without_a_graph(tmp_path, missing, site):
+    fields = {
+        "without_gradient": missing,
+        "without_gradient_names": ["reader.weight"],
+        "trainable": 1000,
+    }
+    lines = {"without_gradient_at": "net.py:40", "gathered_at": "net.py:52"}
+    told = found(looked_at(tmp_path, alike=3, **fields, **lines))["NU08"]
+    assert told.site == site and ("all_gather" in told.fix) == (site == "net.py:52")
+
+
 @pytest.mark.parametrize(("at", "severity"), [("net.py:9", "medium"), (None, "info")])
 def test_a_group_of_the_optimizer_that_is_frozen(tmp_path, at, severity):
     names = ["words.weight"]

@@ -32,6 +32,8 @@ class CheckupEvent(TypedDict, total=False):
     """Where they had one after the backward: the only line that says ``grad = None``."""
     cut_at: Line
     """The only line of that class that takes a value out of the graph, as ``detach()`` does."""
+    gathered_at: Line
+    """With several ranks the only place that calls ``all_gather``, whose result has no graph."""
     new_leaf_at: Line
     reentrant_at: Line
     """Where some have none: the only line of the user's files with ``tensor(`` and

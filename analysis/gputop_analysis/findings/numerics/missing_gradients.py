@@ -24,6 +24,8 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 MUCH_WITHOUT = 0.01
+WHOLE_TOWER = 0.1
+"""Of the values: so many have no gradient where what a whole network gives was gathered."""
 
 
 @finding(
@@ -185,6 +187,14 @@ def _way_out(look: Event) -> tuple[str, str | None]:
             "gets no gradient; leave that out, or call requires_grad_(False) and leave them out "
             "of the optimizer",
             cut,
+        )
+    gathered, missing = look.get("gathered_at"), look["without_gradient"] / look["trainable"]
+    if gathered and missing > WHOLE_TOWER:
+        return (
+            f"look at {gathered} first: what all_gather gives has no graph, so that what it was "
+            "made from gets no gradient; put the rank's own part back in its place, or use "
+            "torch.distributed.nn.functional.all_gather",
+            gathered,
         )
     return (
         "use them in the loss, or call requires_grad_(False) and leave them out of the "

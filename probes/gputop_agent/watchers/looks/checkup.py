@@ -55,6 +55,7 @@ VANISHED = 2.0**-24
 _SETS_RATE = r"""\[["']lr["']\] *[-+*/]?=[^=]"""
 _REENTRANT_WARNING = "None of the inputs have requires_grad=True. Gradients will be None"
 _DROPS = r"\.grad *= *None"
+_GATHERS = r"\ball_gather(_into_tensor)?\("
 _CLEARS = r"\.zero_grad\("
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
@@ -328,6 +329,8 @@ def _note_missing(parameters, without):
         if all(id(one) in current.had_gradient for one in without):
             current.findings["dropped_at"] = source.place_matching(_DROPS)
         current.findings["cut_at"] = used_at.line_that_cuts(without)
+        if session.world_size > 1:
+            current.findings["gathered_at"] = source.place_matching(_GATHERS)
         current.findings["new_leaf_at"] = source.place_with("tensor(", "requires_grad=True")
         if _has_warned(_REENTRANT_WARNING):
             current.findings["reentrant_at"] = source.place_with("use_reentrant=True")
