@@ -9,7 +9,7 @@ from gputop_analysis.vram.setup import Lora
 
 FP32_FORWARD, FP32_BACKWARD = (14, 12), (22, 8)
 """For each value of an adapted layer's input and of its output, with adapters in fp32 under
-autocast: casts of the input, the two products, their scaling and the sum (counted in peft 0.19's
+autocast: casts of the input, the two products, their scaling and the sum (counted in peft 0.21's
 ``lora.Linear`` by what each operation reads and writes).
 """
 PLAIN_FORWARD, PLAIN_BACKWARD = (2, 12), (6, 8)
