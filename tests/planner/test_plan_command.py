@@ -317,6 +317,27 @@ def test_from_python():
         gputop.plan("llama-3-8b", gpu="H100", gpus=8, dp=2)
 
 
+def test_gradients_kept_in_half_take_half_and_are_reduced_sooner(capsys):
+    """NeMo's recipe of Nemotron-4 340B says ``grad_sync_dtype: bf16``."""
+    asked = (
+        "--model llama-3-8b --gpu H100 --gpus 8 --tp 1 --pp 1 --cp 1 --micro-batch 1 --zero 1 "
+        "--framework megatron-core --recompute full --seq 4096 --global-batch 64"
+    )
+    picks = []
+    for words in ("", "--grad-dtype fp32", "--grad-dtype bf16"):
+        code, out, _ = run(capsys, "plan", *asked.split(), *words.split(), "--json")
+        assert code == 0
+        picks.append(json.loads(out)["pick"])
+    plain, wide, half = picks
+    assert plain["allocated_gib"] == wide["allocated_gib"]
+    saved = wide["allocated_gib"] - half["allocated_gib"]
+    assert saved == pytest.approx(2 * 8.03e9 / 2**30, rel=0.05)
+    assert half["parts_s"]["data_parallel"] < wide["parts_s"]["data_parallel"]
+    assert "--grad-dtype bf16" in half["estimate"]
+    code, _, err = run(capsys, "plan", *asked.split(), "--grad-dtype fp8")
+    assert code == 2 and "--grad-dtype" in err
+
+
 NEARLY = (
     "--model llama-3.1-8b --gpu H100-SXM5-80GB --gpus 8 --seq 8192 --global-batch 128 "
     "--micro-batch 1 --tp 1 --pp 1 --cp 2 --zero 1 --framework nemo --vpp 1 --recompute none"

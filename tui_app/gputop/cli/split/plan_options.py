@@ -41,6 +41,7 @@ TOKENS_OF_ADAPTERS = 2**15
 DEFAULT_SEQ = OPTION["seq"].default
 """As ``gputop estimate`` has it."""
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "fp32")
+_GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
 
@@ -63,6 +64,11 @@ def add_job(parser: Parser) -> None:
     )
     parser.add_argument(
         "--dtype", type=_dtype, choices=DTYPES, help="of the products (default bf16)"
+    )
+    parser.add_argument(
+        "--grad-dtype",
+        choices=tuple(_GRADIENT_BYTES),
+        help="of the gradients that are kept and reduced (default as the framework has them)",
     )
     parser.add_argument(
         "--framework",
@@ -175,8 +181,9 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     )
     framework = framework_of(options)
     if framework:
-        return job.of_framework(framework.name, framework.recipe, framework.habits)
-    return job
+        job = job.of_framework(framework.name, framework.recipe, framework.habits)
+    kept = getattr(options, "grad_dtype", None)
+    return job.but(gradient_bytes=_GRADIENT_BYTES[kept]) if kept else job
 
 
 def _usual_seq(in_run: Setup | None, model: ModelShape) -> int:
