@@ -338,6 +338,26 @@ def test_gradients_kept_in_half_take_half_and_are_reduced_sooner(capsys):
     assert code == 2 and "--grad-dtype" in err
 
 
+def test_a_compiled_model_fuses_what_is_elementwise(capsys):
+    asked = "--model llama-3-8b --gpu H100 --gpus 8 --zero 3 --micro-batch 1 --recompute full"
+    picks = {}
+    for words in ("torchtitan", "torchtitan --compile", "megatron-core", "megatron-core --compile"):
+        framework, *compiled = words.split()
+        words_ = [*asked.split(), "--framework", framework, *compiled]
+        if framework == "megatron-core":
+            words_[words_.index("--zero") + 1] = "1"
+        code, out, _ = run(
+            capsys, "plan", *words_, "--seq", "4096", "--global-batch", "64", "--json"
+        )
+        assert code == 0
+        picks[words] = json.loads(out)["pick"]
+    eager, compiled_ = picks["torchtitan"], picks["torchtitan --compile"]
+    assert compiled_["parts_s"]["compute"] < 0.95 * eager["parts_s"]["compute"]
+    assert "--compile" in compiled_["estimate"] and "--compile" not in eager["estimate"]
+    fused, also = picks["megatron-core"], picks["megatron-core --compile"]
+    assert also["step_time_s"] == fused["step_time_s"] and "--compile" not in also["estimate"]
+
+
 NEARLY = (
     "--model llama-3.1-8b --gpu H100-SXM5-80GB --gpus 8 --seq 8192 --global-batch 128 "
     "--micro-batch 1 --tp 1 --pp 1 --cp 2 --zero 1 --framework nemo --vpp 1 --recompute none"

@@ -17,7 +17,7 @@ Z_80 = 1.2816
 """Of a normal distribution whose middle 80 % is meant."""
 COMPUTE_LOG_SD = 0.12
 """Error of what the GPU computes, as a standard deviation of its logarithm: with 0.08, which the
-sources in sight ask for, the range held 69 % of nine that came last, with this 77 %; 80 % in the
+sources in sight ask for, the range held 67 % of nine that came last, with this 74 %; 78 % in the
 mean over these and the older seven, what was fitted on each taken away (docs/accuracy.md).
 """
 REST_LOG_SD = 0.25

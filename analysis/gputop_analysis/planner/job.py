@@ -46,6 +46,8 @@ class FrameworkHabits:
     gradient_bytes: int = 4
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
+    compiled: bool = False
+    """By torch.compile, which makes such kernels of PyTorch's operations."""
     written_out: bool = False
     """Where they are not: norms, rotary embedding and activation are PyTorch's own operations, as
     in Transformers and torchtitan.

@@ -144,5 +144,6 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         master_weights=True,
         roles=job.roles,
         recipe=job.recipe,
+        compile=habits.compiled and job.recipe != "megatron",
         transformer_engine=habits.transformer_engine,
     ).but(sharding=_sharding(job, zero), sequence_parallel=sequence_parallel)

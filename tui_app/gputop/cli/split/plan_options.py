@@ -71,6 +71,11 @@ def add_job(parser: Parser) -> None:
         help="of the gradients that are kept and reduced (default as the framework has them)",
     )
     parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="torch.compile, which fuses what is elementwise (Megatron does so anyway)",
+    )
+    parser.add_argument(
         "--framework",
         metavar="NAME[==RELEASE]",
         help="what trains: megatron, megatron-core, nemo, torchtitan, fsdp, deepspeed, jax, ...",
@@ -182,8 +187,11 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     framework = framework_of(options)
     if framework:
         job = job.of_framework(framework.name, framework.recipe, framework.habits)
-    kept = getattr(options, "grad_dtype", None)
-    return job.but(gradient_bytes=_GRADIENT_BYTES[kept]) if kept else job
+    if options.compile:
+        job = job.but(compiled=True, fused_elementwise=True)
+    if options.grad_dtype:
+        job = job.but(gradient_bytes=_GRADIENT_BYTES[options.grad_dtype])
+    return job
 
 
 def _usual_seq(in_run: Setup | None, model: ModelShape) -> int:
