@@ -354,6 +354,8 @@ def test_a_gradient_of_each_shape_that_nothing_reads_stays_under_megatron():
     assert unread_gradients(dims(setup.but(transformer_engine="2.2"))) == 0
     assert unread_gradients(dims(setup.but(transformer_engine="2.3.0"))) == alone
     assert unread_gradients(dims(setup.but(lora=Lora()))) == 0
+    assert unread_gradients(dims(setup.but(parallel=Split(dp=8, sharding="zero1")))) == alone
+    assert unread_gradients(dims(setup.but(parallel=Split(dp=8, sharding="fsdp2")))) == 0
     assert unread_gradients(dims(setup.but(recipe="transformers"))) == 0
 
 

@@ -21,7 +21,8 @@ def unread_gradients(d: Dims) -> Number:
     """
     setup, shape = d.setup, d.model
     reuses = release(setup.transformer_engine) >= REUSED_SINCE
-    if setup.recipe != "megatron" or not reuses or not trains_base(d):
+    holds_whole_weights = setup.parallel.stage < 2
+    if setup.recipe != "megatron" or not (reuses and holds_whole_weights and trains_base(d)):
         return 0.0
     routed = moe_layers(shape)
     kinds = [False] * (routed < shape.layers) + [True] * (routed > 0)
