@@ -335,8 +335,10 @@ def test_megatrons_gated_product_is_one_kernel_that_keeps_its_input_alone():
         d = dims(MEGATRON.but(model=replace(LLAMA, gated_mlp=gated)))
         kept[gated] = mlp_kept(d, habits(d.setup), LLAMA.ffn) / LLAMA.ffn
     assert kept == {True: 6, False: 4}
-    by_hand = dims(MEGATRON.but(recipe="transformers"))
-    assert mlp_kept(by_hand, habits(by_hand.setup), LLAMA.ffn) == 8 * LLAMA.ffn
+    sharded = Split(dp=8, sharding="fsdp2")
+    for by_hand in (MEGATRON.but(recipe="transformers"), MEGATRON.but(parallel=sharded)):
+        d = dims(by_hand)
+        assert mlp_kept(d, habits(by_hand), LLAMA.ffn) == 8 * LLAMA.ffn
 
 
 def test_a_gradient_of_each_shape_that_nothing_reads_stays_under_megatron():

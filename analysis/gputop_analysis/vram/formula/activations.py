@@ -270,8 +270,8 @@ def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
     last = (habits.linear_input or d.compute) if keeps_inputs(d) else 0
     last += 3 * a * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
     inside = 1
-    if d.model.gated_mlp:
-        inside = 2 if d.recipe == "megatron" else 3
+    if d.model.gated_mlp:  # sharded as by FSDP it is PyTorch's own MLP, whoever trains
+        inside = 2 if d.recipe == "megatron" and d.setup.parallel.stage < 3 else 3
     return width * (inside * a + last)
 
 
