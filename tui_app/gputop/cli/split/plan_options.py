@@ -184,6 +184,11 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
         lora=adapters,
         quantized=_quantized(options, in_run),
     )
+    return _as_trained(job, options)
+
+
+def _as_trained(job: Job, options: argparse.Namespace) -> Job:
+    """The same by the framework that is named, and in the ways that the options say."""
     framework = framework_of(options)
     if framework:
         job = job.of_framework(framework.name, framework.recipe, framework.habits)
