@@ -176,8 +176,8 @@ def rhythm(series: RankSeries) -> SlowRhythm | None:
     usable = series.steady.copy()
     usable[1:] &= (series.rows["flags"][:-1] & wire.F_UNSTEADY) == 0
     rows, counts = picked(series.rows, usable), series.n_steps[usable]
-    if len(rows) < 2 * ENOUGH_RECORDS:
-        return None
+    if len(rows) < ENOUGH_RECORDS or counts.sum() < 2 * ENOUGH_RECORDS:
+        return None  # short steps are folded: 200 of a millisecond, ten slow ones, are 18 records
     longest_ms = np.maximum(rows["wall_max_ns"] - rows["gc_ns"], 0) / 1e6
     usual, sigma = _usual(longest_ms, (rows["wall_ns"] - rows["gc_ns"]) / 1e6, counts)
     slow = longest_ms > max(usual + SLOW_SIGMAS * sigma, SLOW_FACTOR * usual, usual + SLOW_MS)
