@@ -314,9 +314,7 @@ def _look_at_mode(parameters):
     fields = current.mode.look(current.findings["step"], parameters)
     current.findings.update(fields)
     if 0 < fields.get("eval_mode_looks", 0) < training_mode.SURE_LOOKS:
-        current.next_step = min(
-            current.next_step, current.findings["step"] + training_mode.SOON_STEPS
-        )
+        current.next_step = min(current.next_step, current.findings["step"] + habits.SOON_STEPS)
         current.not_before_ns = 0
 
 

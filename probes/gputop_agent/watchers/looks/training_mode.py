@@ -21,7 +21,6 @@ SURE_STEPS = 2  # with an evaluation in training mode
 _SETS_EVAL = r"\.eval\(\)|\.train\((mode=)?False\)"
 _LOADS_IN_EVAL = r"\.from_pretrained\("
 NEVER = -1  # trained in training mode
-SOON_STEPS = 23  # a first suspicion is looked at again so soon, at another step of a cycle
 
 
 class TrainingMode:

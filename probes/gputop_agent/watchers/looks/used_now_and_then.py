@@ -13,7 +13,7 @@ class UsedNowAndThen:
         """Those of ``without``, a list of parameters, that were not updated since the last look;
         all of them where the optimizer counts no updates, as SGD.
         """
-        return [one for one in without if not self._was_updated(optimizer, one)]
+        return [parameter for parameter in without if not self._was_updated(optimizer, parameter)]
 
     def _was_updated(self, optimizer, parameter):
         count = _updates(optimizer, parameter)
@@ -26,8 +26,8 @@ class UsedNowAndThen:
 
 def _updates(optimizer, parameter):
     """None: not counted, or on a device, which it would have to wait for."""
-    kept = (getattr(optimizer, "state", None) or {}).get(parameter)
-    count = kept.get("step") if isinstance(kept, dict) else None
+    state = (getattr(optimizer, "state", None) or {}).get(parameter)
+    count = state.get("step") if isinstance(state, dict) else None
     if count is None or getattr(count, "is_cuda", False):
         return None
     return int(count)

@@ -352,7 +352,7 @@ def decorated_at(function):
         if isinstance(node, syntax.FUNCTION) and node.name == function
         for decorator in node.decorator_list
         for part in ast.walk(decorator)
-        if "cache" in getattr(part, "attr", getattr(part, "id", ""))
+        if "cache" in _last_name(part)
     ]
     return source.place_of(lines) or ""
 
