@@ -27,7 +27,15 @@ CASES = (
     Case("HO07", "a checkpoint every ten steps", ONE, {"FAULT": "checkpoint"}),
     Case("HO08", "an evaluation every five steps", ONE, {"FAULT": "eval"}),
     Case("NU01", "a loss that becomes NaN", ONE, {"FAULT": "nan"}, title="step 60 "),
-    Case("NU02", "a loss that jumps", ONE, {"FAULT": "spike"}, title=r"steps? 1[12]\d"),
+    # Steps long enough that each is measured: between the windows of short ones, a jump of four
+    # steps may go unseen.
+    Case(
+        "NU02",
+        "a loss that jumps",
+        ONE,
+        {"FAULT": "spike", "BATCH": 512},
+        title=r"steps? 1[12]\d",
+    ),
     Case(
         "ME02",
         "a list that grows",
