@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gputop_analysis.stats import MAD_TO_SIGMA, mad_sigma
+from gputop_analysis.text import step_time
 from gputop_analysis.view import Array
 
 if TYPE_CHECKING:
@@ -45,12 +46,20 @@ class Spike:
 
     def told(self) -> str:
         """``loss 8.1 at step 130 (was 1.2)``."""
-        unit = f" {self.unit}" if self.unit else ""
-        name, value = self.axis.replace("_", " "), f"{self.value:.4g}{unit}"
-        return (
-            f"{name} {value} at {steps_named(self.first_step, self.step)} (was "
-            f"{self.level:.4g}{unit})"
-        )
+        name = self.axis.replace("_", " ")
+        value, level = self._with_unit(self.value, digits=4), self._with_unit(self.level, digits=4)
+        return f"{name} {value} at {steps_named(self.first_step, self.step)} (was {level})"
+
+    def label(self) -> str:
+        """``8.1``, ``813 ms``, ``2.05 s``, ``not a number``: how high, beside a mark."""
+        if self.axis == "loss" and not np.isfinite(self.value):
+            return "not a number"
+        return self._with_unit(self.value, digits=3)
+
+    def _with_unit(self, value: float, digits: int) -> str:
+        if self.unit == "ms" and value >= 1000:
+            return step_time(value / 1000)
+        return f"{value:.{digits}g} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,3 +151,18 @@ def test_only_the_newer_half_counts():
     losses = np.where(steps < 2000, 4 - steps / 1000, 2 + (steps - 2000) / 2000)
     trend = loss_trend(steps, steps, losses + 0.01 * np.random.default_rng(0).standard_normal(4000))
     assert trend.kind == "rising" and trend.first_step >= 1990
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "unit", "label"),
+    [
+        ("step_time", 2046.0, "ms", "2.05 s"),
+        ("step_time", 813.4, "ms", "813 ms"),
+        ("memory", 30.04, "GiB", "30 GiB"),
+        ("loss", 8.125, "", "8.12"),
+        ("loss", float("nan"), "", "not a number"),
+    ],
+)
+def test_a_jump_is_labelled_as_one_reads_it(axis, value, unit, label):
+    jump = Spike(axis, 0, 7, 7, value, level=0.5, sigmas=9.0, unit=unit)
+    assert jump.label() == label

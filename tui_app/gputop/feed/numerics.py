@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gputop.feed.plots import Chart, MarkedStep, PlotLine, Trouble
 from gputop.feed.series import extremes
 from gputop.feed.snapshot import Snapshot
@@ -70,7 +68,7 @@ def _beside(spikes: list[Spike]) -> str:
     of_axis: dict[str, list[str]] = {}
     for spike in spikes[:MARKS_AT_MOST]:
         place = steps_named(spike.first_step, spike.step)
-        of_axis.setdefault(spike.axis.replace("_", " "), []).append(f"{_label(spike)} at {place}")
+        of_axis.setdefault(spike.axis.replace("_", " "), []).append(f"{spike.label()} at {place}")
     first, *others = [(axis, ", ".join(jumps)) for axis, jumps in of_axis.items()] or [("", "")]
     if not first[0]:
         return ""
@@ -123,21 +121,15 @@ def _marks(numerics: Numerics, axis: str) -> tuple[MarkedStep, ...]:
         (spike for spike in numerics.spikes if spike.axis == axis), key=lambda spike: -spike.sigmas
     )[:MARKS_AT_MOST]:
         if all(abs(mark.step - spike.step) > apart for mark in marks):
-            marks.append(MarkedStep(spike.step, _label(spike), "high"))
+            marks.append(MarkedStep(spike.step, spike.label(), "high"))
     return tuple(sorted(marks, key=lambda mark: mark.step))
 
 
 def _of_event(event: Instability, axis: str) -> MarkedStep:
     spike_ = next((spike for spike in event.spikes if spike.axis == axis), None)
     return MarkedStep(
-        spike_.step if spike_ else event.last_step, _label(spike_) if spike_ else None, "critical"
+        spike_.step if spike_ else event.last_step, spike_.label() if spike_ else None, "critical"
     )
-
-
-def _label(spike: Spike) -> str:
-    if spike.axis == "loss" and not np.isfinite(spike.value):
-        return "not a number"
-    return f"{spike.value:.3g} {spike.unit}".rstrip()
 
 
 def _trend(numerics: Numerics) -> tuple[str, str] | None:

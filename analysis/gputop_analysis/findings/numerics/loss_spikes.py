@@ -67,8 +67,8 @@ RARE, BRIEF = 2, 8
         "where it is on"
     ),
     reads="steps.loss against the median of the last 100, spike_origin and weights_loaded events",
-    silent="fewer than 30 losses before it; a jump of a few steps below 5 ms, whose losses are read "
-    "in windows only, may lie between two",
+    silent="fewer than 30 losses before it; a jump of a few steps below 5 ms, whose losses are "
+    "read in windows only, may lie between two",
     traps=(
         "a new epoch or a curriculum that is harder; a loss of both signs, "
         "which weighs rewards, is an info"
