@@ -11,9 +11,9 @@ from gputop_analysis.vram.setup import RECIPES
 @pytest.mark.parametrize(
     ("text", "name", "release"),
     [
-        ("NeMo/Megatron-Core", "nemo", ""),
-        ("NeMo 2.0", "nemo", "2"),
-        ("Megatron-Bridge 0.2", "nemo", "2"),
+        ("NeMo/Megatron-Core", "nemo", "1 23"),
+        ("NeMo 2.0", "nemo", "2 25"),
+        ("Megatron-Bridge 0.2", "megatron-bridge", ""),
         ("Megatron-LM 23e00ed0", "megatron", ""),
         ("Megatron-Core", "megatron-core", ""),
         ("Megatron-DeepSpeed 3D + ZeRO-1", "megatron-deepspeed", ""),
@@ -36,6 +36,8 @@ def test_a_release_counts_from_where_its_habits_changed():
     assert named("nemo").habits.gradient_bytes == 4
     assert named("nemo==1.23").habits.gradient_bytes == 4
     assert named("nemo==2.1").habits.gradient_bytes == 2
+    assert named("nemo==24.07").habits.gradient_bytes == 4, "a container of NeMo 1"
+    assert named("nemo==25.04").habits.gradient_bytes == 2
     assert named("megatron==early").habits.attention == "eager"
     assert named("megatron-deepspeed==early").habits.attention == "eager"
     assert named("Megatron-DeepSpeed 2022") == named("megatron-deepspeed==early")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gputop_analysis.catalog import model
-from gputop_analysis.launch.megatron import emit, recomputed
+from gputop_analysis.launch.megatron import emit
 from gputop_analysis.launch.strategy import Strategy
 from gputop_analysis.planner import memory, search
 from gputop_analysis.planner.cost import cost
@@ -17,6 +17,7 @@ from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rules import allowed
+from gputop_analysis.vram.formula.discarded import modules_of
 
 
 class Known(NamedTuple):
@@ -123,8 +124,8 @@ def test_selective_recomputation_frees_and_repeats_the_same():
     assert 1.08 < took[1] / took[0] < took[2] / took[0] - 0.08
     assert held[2] < held[1] < held[0]
     for name, last in (("llama-3-8b", "mlp"), ("deepseek-v3", "mla_up_proj")):
-        assert recomputed(model(name))[-1] == last
+        assert modules_of(model(name))[-1] == last
     strategy = Strategy.of(1, 8, model=model("llama-3-8b"), recompute="selective", dp=8)
     words = list(emit(strategy).command)
     at = words.index("--recompute-modules")
-    assert words[at + 1 : at + 4] == ["core_attn", "layernorm", "mlp"]
+    assert words[at + 1 : at + 4] == ["layernorm", "mlp", "--train-iters"]

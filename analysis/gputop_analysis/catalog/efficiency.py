@@ -30,17 +30,19 @@ class Efficiency:
 
 
 def efficiency_of(spec: GpuSpec) -> Efficiency:
-    """The row of the GPU's architecture and form factor; else of the architecture, else of all."""
-    return _row_of(spec.architecture, spec.form_factor)
+    """The row of the chip; else of architecture and form factor, of the architecture, of all."""
+    return _row_of(spec.architecture, spec.form_factor, spec.chip)
 
 
 @cache
-def _row_of(architecture: str, form_factor: str) -> Efficiency:
+def _row_of(architecture: str, form_factor: str, chip: str) -> Efficiency:
     architectures = ("", architecture, architecture.split()[0])
     row = next(
         row
         for row in table("calib/devices.csv")
-        if row["architecture"] in architectures and row["form_factor"] in ("", form_factor)
+        if row["architecture"] in architectures
+        and row["form_factor"] in ("", form_factor)
+        and row["chip"] in ("", chip)
     )
     return Efficiency(
         matmul_share=float(row["matmul_share"]),

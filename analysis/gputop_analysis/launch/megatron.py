@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
 from gputop_analysis.launch.torchrun import several_nodes, torchrun
 from gputop_analysis.parallelism.split import chunk_layers
+from gputop_analysis.vram.formula.discarded import modules_of
 from gputop_analysis.vram.setup import ModelShape
 
 SCRIPT = "pretrain_gpt.py"
@@ -168,7 +169,7 @@ def training(strategy: Strategy) -> list[str]:
         words += ["--fp8-format", "hybrid"]
     if strategy.recompute == "selective":
         words += ["--recompute-granularity", "selective"]  # takes no method
-        words += ["--recompute-modules", *recomputed(strategy.model)]
+        words += ["--recompute-modules", *modules_of(strategy.model)]
     if strategy.recompute == "full":
         words += [
             "--recompute-granularity",
@@ -179,16 +180,6 @@ def training(strategy: Strategy) -> list[str]:
             "1",
         ]
     return [*words, "--train-iters", str(strategy.steps), "--lr", f"{strategy.learning_rate:g}"]
-
-
-def recomputed(model: ModelShape | None) -> list[str]:
-    """Modules that free at least what the estimate of selective recomputation says; the attention
-    core alone, Megatron-Core's default, frees next to nothing with flash attention.
-    """
-    modules = ["core_attn", "layernorm"]
-    if model is None or not model.experts:
-        return [*modules, "mlp"]
-    return [*modules, "moe_act", *(["mla_up_proj"] if model.mla_kv_rank else [])]
 
 
 def _data(model: ModelShape) -> list[str]:

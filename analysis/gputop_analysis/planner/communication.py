@@ -70,22 +70,30 @@ def expert_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Float
         once = 2 * collectives.all_gather(cluster, group, all_bytes * layouts.ep)
     elif job.habits.dispatcher == "deepep":
         nodes = all_bytes * _nodes_of_a_token(job, group.nodes) * job.expert_imbalance
-        combine = collectives.all_to_all(cluster, group, sent, nodes)
+        copies = all_bytes * _different(layouts.ep, job.model.top_k) * job.expert_imbalance
+        combine = collectives.all_to_all(cluster, group, copies, nodes)
         narrow = FP8_DISPATCH if job.dtype in ("fp8", "fp4") else 1.0
-        once = combine + collectives.all_to_all(cluster, group, narrow * sent, narrow * nodes)
+        once = combine + collectives.all_to_all(cluster, group, narrow * copies, narrow * nodes)
     else:
         once = 2 * collectives.all_to_all(cluster, group, sent)
     return once, once
 
 
 def _nodes_of_a_token(job: Job, nodes: Floats) -> Floats:
-    """Nodes besides its own that a token is sent to: of ``top_k`` choices among ``nodes`` nodes
-    N (1 - (1 - 1/N)^k) differ, at most ``ROUTED_NODES`` where the router limits them.
+    """Nodes besides its own that a token is sent to, at most ``ROUTED_NODES`` where the router
+    limits them.
     """
-    different = nodes * (1 - (1 - 1 / nodes) ** job.model.top_k)
+    different = _different(nodes, job.model.top_k)
     limited = job.model.family in LIMITED_ROUTERS
     different = np.minimum(different, ROUTED_NODES) if limited else different
     return different * (nodes - 1) / nodes
+
+
+def _different(places: Floats, choices: int) -> Floats:
+    """How many of N ``places`` k ``choices`` at random are: N (1 - (1 - 1/N)^k). DeepEP sends a
+    token once to each of them (``is_token_in_rank`` of its README.md).
+    """
+    return places * (1 - (1 - 1 / places) ** choices)
 
 
 def pipeline(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:

@@ -208,12 +208,7 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: LayerTime, moe: b
         ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
-    # what the memory estimate frees is what is computed again (vram/formula/activations.selective)
-    if job.habits.attention == "eager":
-        part = piece.attention_core
-    else:
-        part = 0.5 * (piece.forward - piece.attention_core)
-    recomputed = np.where(full, piece.forward, np.where(selective, part, 0.0))
+    recomputed = np.where(full, piece.forward, np.where(selective, piece.selective, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + recomputed + full * (tp_f + cp_f + ep_f)
     held_up = (
         job.habits.pipelined_tensor_ms

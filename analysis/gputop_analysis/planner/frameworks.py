@@ -17,6 +17,7 @@ class Framework:
 
     name: str
     release: str
+    """Where it begins, in each way of counting: NeMo ``2``, in containers ``25`` (as 25.04)."""
     recipe: str
     """Of the memory estimate (``gputop_analysis.vram.setup.RECIPES``)."""
     zero: int
@@ -57,8 +58,8 @@ def named(text: str) -> Framework:
     wanted = _number(release)
     if wanted is None:
         return _exactly(rows, release)
-    since = [row for row in rows if (first := _number(row.release)) is not None and first <= wanted]
-    return max(since, key=lambda row: _number(row.release) or 0.0, default=plain)
+    begun = [(start, row) for row in rows for start in _starts(row) if start <= wanted]
+    return max(begun, key=lambda begin: begin[0], default=(0.0, plain))[1]
 
 
 def _exactly(rows: list[Framework], release: str) -> Framework:
@@ -66,7 +67,7 @@ def _exactly(rows: list[Framework], release: str) -> Framework:
     for row in rows:
         if row.release == release:
             return row
-    releases = ", ".join(row.release for row in rows if row.release) or "none apart"
+    releases = ", ".join(word for row in rows for word in row.release.split()) or "none apart"
     raise LookupError(f"{rows[0].name} has no release {release!r}; told apart: {releases}")
 
 
@@ -81,6 +82,10 @@ def of_text(text: str) -> Framework | None:
     """The framework that free text means: the first row whose words are in it."""
     lowered = text.lower()
     return next((row for row in frameworks() if re.search(row.words, lowered)), None)
+
+
+def _starts(row: Framework) -> list[float]:
+    return [start for word in row.release.split() if (start := _number(word)) is not None]
 
 
 def _number(release: str) -> float | None:

@@ -44,6 +44,8 @@ class FrameworkHabits:
     pipelined_tensor_ms: float = 0.0
     """CPU time of a layer for each tensor-parallel rank once there are pipeline stages."""
     gradient_bytes: int = 4
+    master_weights: bool = True
+    """The optimizer has an fp32 copy of the weights, and moments in fp32; else all have 16 bits."""
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
     compiled: bool = False

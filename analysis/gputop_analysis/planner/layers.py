@@ -85,6 +85,8 @@ class LayerTime:
     weight_gradient: Floats
     """The part of ``backward`` that nothing waits for: what a zero-bubble schedule moves."""
     attention_core: Floats
+    """The part of ``forward`` that is neither products with weights nor what is elementwise."""
+    selective: Floats
     """The part of ``forward`` that selective recomputation repeats."""
     host_forward: Floats
     host_backward: Floats
@@ -105,8 +107,9 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> LayerTime:
     backward_moves = WRITTEN_BACKWARD if _is_written_out(job) else FUSED_BACKWARD
     host = _host_seconds(job, layouts, moe)
     trained = job.trainable_share if job.trainable_share < 1 else 1.0
+    forward = forward + core + moved + (adapted + unpacked) / rate
     return LayerTime(
-        forward=forward + core + moved + (adapted + unpacked) / rate,
+        forward=forward,
         backward=data
         + trained * weight
         + core_backward
@@ -114,9 +117,32 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> LayerTime:
         + (adapted_backward + unpacked) / rate,
         weight_gradient=trained * weight,
         attention_core=core,
+        selective=_selective(job, device, layouts, forward=forward, core=core),
         host_forward=host,
         host_backward=2 * host,
     )
+
+
+def _selective(
+    job: Job, device: Device, layouts: Layouts, *, forward: Floats, core: Floats
+) -> Floats:
+    """Seconds that selective recomputation repeats: of what the memory estimate frees
+    (``vram/formula/activations.selective``, ``vram/formula/discarded``).
+    """
+    if job.habits.attention == "eager":
+        return core
+    if not (job.recipe == "megatron" and job.model.experts):
+        return 0.5 * (forward - core)
+    tokens = layouts.micro_batch * job.seq / layouts.cp
+    rate = device.bytes_per_s * device.efficiency.memory_share
+    remade = _remade_bytes(job, layouts, tokens) / rate
+    for product in products(job.model, False):
+        if job.model.mla_kv_rank and product.inputs in (
+            job.model.mla_q_rank,
+            job.model.mla_kv_rank,
+        ):
+            remade = remade + _product(job, device, layouts, product, tokens)[0]
+    return remade
 
 
 def head(job: Job, device: Device, layouts: Layouts) -> LayerTime:
@@ -139,6 +165,7 @@ def head(job: Job, device: Device, layouts: Layouts) -> LayerTime:
         backward=data + job.trainable_share * weight + loss_backward + 2 * embedding,
         weight_gradient=job.trainable_share * weight,
         attention_core=0.0 * tokens,
+        selective=0.0 * tokens,
         host_forward=host,
         host_backward=host,
     )
@@ -259,6 +286,15 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     return activation_bytes + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
 
 
+def _remade_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
+    """Memory traffic of a norm and of the routed experts' activation, made once more."""
+    model = job.model
+    rows = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
+    routed = model.top_k * (model.moe_ffn or model.ffn) * job.expert_imbalance
+    activation = (6 if model.gated_mlp else 4) * tokens * routed / layouts.tp
+    return 4 * rows * model.hidden + activation
+
+
 def _written_out_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:
     """The same of PyTorch's own operations, one kernel each, counted in layers of Transformers 5.24
     (what non-matrix operations read and write): an RMSNorm casts, squares, takes the mean, scales
@@ -292,13 +328,16 @@ def _activation_width(job: Job, moe: bool) -> int:
 def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
     """Of sorting tokens by expert and back, at the rate of plain kernels: a token's value read once
     and written ``top_k`` times, and the reverse; with several experts on a rank, what other ranks
-    sent is sorted too, both ways.
+    sent is sorted too, both ways, unless the dispatcher sends tokens unsorted (DeepEP). Of
+    tensor-parallel ranks each sorts its part of the sequence.
     """
     model = job.model
+    own = tokens / layouts.tp * layouts.expert_tp
     sent = 2.0 * model.top_k * job.expert_imbalance
     ends = 2 * (2.0 + sent + PERMUTED_AGAIN * sent)
-    chunks = np.where((layouts.ep > 1) & (model.experts > layouts.ep), 4 * sent, 0.0)
-    return (ends + chunks) * tokens * model.hidden * PERMUTATION_SLOWDOWN
+    by_rank = (layouts.ep > 1) & (model.experts > layouts.ep) & (job.habits.dispatcher != "deepep")
+    chunks = np.where(by_rank, 4 * sent, 0.0)
+    return (ends + chunks) * own * model.hidden * PERMUTATION_SLOWDOWN
 
 
 def _host_seconds(job: Job, layouts: Layouts, moe: bool) -> Floats:

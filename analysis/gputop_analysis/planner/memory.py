@@ -141,7 +141,7 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         lora=job.lora or (Lora() if job.trainable_share < 1 else None),
         quantized=job.quantized,
         grad_dtype={4: "fp32", 2: "bf16"}[habits.gradient_bytes],
-        master_weights=True,
+        master_weights=habits.master_weights,
         roles=job.roles,
         recipe=job.recipe,
         compile=habits.compiled and job.recipe != "megatron",

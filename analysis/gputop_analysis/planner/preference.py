@@ -12,6 +12,8 @@ TIGHT_CHARGE = 0.15
 """Share of the step that a configuration with little memory to spare is charged: about one in ten
 of those does not run, and an allocator that has to release and ask again slows the step.
 """
+CHOSEN = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "zero", "replicas")
+"""Fields of a split that somebody who describes a run has given."""
 NEAR = 0.08
 """Predictions closer than this are alike: a step time's median error (docs/planner_accuracy.md)."""
 
@@ -19,6 +21,14 @@ NEAR = 0.08
 def split(layouts: Layouts) -> Ints:
     """GPUs that one copy of the model is split over."""
     return layouts.tp * layouts.pp * layouts.cp
+
+
+def charged_for(tight: Bools, layouts: Layouts) -> Bools:
+    """Which of ``tight`` are charged: none where all configurations are one split, which somebody
+    runs and nobody seeks. Tuned runs recompute nothing unless nothing else fits.
+    """
+    is_one_split = all(len(set(getattr(layouts, name).tolist())) == 1 for name in CHOSEN)
+    return tight & (not is_one_split)
 
 
 def with_copies_dearer(seconds: Floats, layouts: Layouts) -> Floats:

@@ -36,6 +36,8 @@ class Plan:
     fits: Bools
     tight: Bools
     """With less than ``memory.HEADROOM`` to spare."""
+    charged: Bools
+    """Those of the tight ones that have to be worth the risk (``preference.charged_for``)."""
     order: Ints
     """Indices of those that fit, best first, the tight ones charged for it; or empty. Where none
     fits and it was asked for, of those that may.
@@ -69,7 +71,8 @@ class Plan:
         if self.objective == "memory":
             return int(self.order[0])
         seconds = preference.with_copies_dearer(self.seconds, self.layouts)
-        return preference.preferred(self.order, seconds, preference.split(self.layouts), self.tight)
+        degrees = preference.split(self.layouts)
+        return preference.preferred(self.order, seconds, degrees, self.charged)
 
     def interval(self, index: int) -> tuple[float, float]:
         """Factors on ``seconds`` that hold the truth in 80 % of cases."""
@@ -139,8 +142,9 @@ def plan(
     ranked = np.flatnonzero(fits)
     if unsure and not len(ranked):
         ranked = np.flatnonzero(sizes.least <= memory.MAY_FIT * usable)
-    charged = preference.with_tight_dearer(seconds, tight)
-    key = allocated if objective == "memory" else charged
+    charged = preference.charged_for(tight, layouts)
+    compared = preference.with_tight_dearer(seconds, charged)
+    key = allocated if objective == "memory" else compared
     order = ranked[np.lexsort((allocated[ranked], key[ranked]))]
     device = np.where(fits, np.minimum(sizes.device, usable), sizes.least)
     return Plan(
@@ -153,6 +157,7 @@ def plan(
         device_bytes=device,
         fits=fits,
         tight=tight,
+        charged=charged,
         order=order,
         calibration=calibration,
         objective=objective,

@@ -294,7 +294,8 @@ def experts_kept(d: Dims, habits: Habits) -> Number:
     (kept to be weighted; of Llama 4, whose input is weighted, that); the router's fp32 scores.
     """
     shape = d.model
-    wide = d.compute * shape.hidden * (1 + (keeps_inputs(d) or adapts_experts(d)))
+    inputs = keeps_inputs(d) or adapts_experts(d)
+    wide = d.compute * shape.hidden * ((d.recipe != "megatron") + inputs)
     passed = shape.experts if shape.family in ALL_EXPERTS else shape.top_k
     routed = passed * (wide + mlp_kept(d, habits, shape.moe_ffn or shape.ffn))
     return routed + mlp_kept(d, habits, shared_width(shape)) + 4 * 2 * shape.experts

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gputop_analysis.vram.formula import activations, communication, dora, vision
-from gputop_analysis.vram.formula.activations import ActivationBytes
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.discarded import discarded, is_by_output
 from gputop_analysis.vram.formula.elementwise import choose, least, most, true
 from gputop_analysis.vram.formula.habits import Habits, habits
 from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss, quantized_head
@@ -223,8 +223,8 @@ def activations_of(d: Dims, habits: Habits) -> tuple[Number, Number, Number, Num
     """Bytes that all layers keep, that one does, that the backward pass of a layer needs besides,
     and that other micro-batches keep when one of them has come back to its first layer.
     """
-    all_layers = per_layer(d, lambda moe: _kept(d, activations.layer(d, habits, moe), habits))
-    work = per_layer(d, lambda moe: _work(d, activations.layer(d, habits, moe)))
+    all_layers = per_layer(d, lambda moe: _kept(d, habits, moe))
+    work = per_layer(d, lambda moe: _work(d, habits, moe))
     one_layer, flight = d.tokens * all_layers, in_flight(d)
     images = vision.kept(d)
     if d.setup.offload_activations:
@@ -261,18 +261,28 @@ def reshard_hooks(d: Dims, habits: Habits) -> Number:
     return habits.frozen_boundary * d.tokens * d.model.hidden * (d.layers - 1)
 
 
-def _kept(d: Dims, layer: ActivationBytes, habits: Habits) -> Number:
+def _kept(d: Dims, habits: Habits, moe: bool) -> Number:
+    layer = activations.layer(d, habits, moe)
     if d.setup.checkpointing == "full":
         return activations.boundary(d, habits)
+    if d.setup.checkpointing == "selective" and is_by_output(d):
+        return layer.whole - discarded(d, habits, moe)
     if d.setup.checkpointing == "selective":
         return activations.selective(d, layer, habits)
     return layer.whole
 
 
-def _work(d: Dims, layer: ActivationBytes) -> Number:
-    """Of a layer in its backward, beyond what is kept: with checkpointing all of it."""
-    if d.setup.checkpointing == "none":
-        return most(layer.mlp_peak - layer.mlp, layer.norm_peak, layer.scores_peak - layer.mlp)
+def _work(d: Dims, habits: Habits, moe: bool) -> Number:
+    """Of a layer in its backward, beyond what is kept: with checkpointing all of it, but for
+    outputs that are discarded one by one.
+    """
+    layer = activations.layer(d, habits, moe)
+    by_output = d.setup.checkpointing == "selective" and is_by_output(d)
+    if d.setup.checkpointing == "none" or by_output:
+        remade = discarded(d, habits, moe) if by_output else 0
+        return remade + most(
+            layer.mlp_peak - layer.mlp, layer.norm_peak, layer.scores_peak - layer.mlp
+        )
     return layer.outside - layer.entry + most(layer.mlp_peak, layer.norm_peak, layer.scores_peak)
 
 
