@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from shape import STEPS, Cost, on
 from torch import nn
-from torch.distributions import Categorical
 from torch.nn import functional as F
 
 cost = Cost()
@@ -59,11 +58,11 @@ class Balloons:
         turns = dice.uniform(0, 2 * np.pi, shape)[..., None] + self.levels * dice.normal(
             0.35, 0.15, (*shape, 1)
         )
-        strength = dice.uniform(0.15, 0.45, shape)[..., None] * (0.6 + self.levels / self.LEVELS)
+        strength = dice.uniform(0.1, 0.3, shape)[..., None] * (0.6 + self.levels / self.LEVELS)
         self.amplitudes = np.stack([np.cos(turns), np.sin(turns)], -1) * strength[..., None]
         self.places = dice.uniform(8, 16, (self.count, 2))
         self.meadows = dice.uniform(3, 21, (self.count, 2))
-        self.heights = dice.uniform(3, 6, self.count)
+        self.heights = dice.uniform(5, 8, self.count)
         self.lift = np.zeros(self.count)
         self.fuel = np.full(self.count, self.TANK)
         self.aloft = np.ones(self.count, bool)
@@ -109,14 +108,14 @@ class Balloons:
         before = np.linalg.norm(self.meadows - self.places, axis=1)
         burns = (actions == 2) & (self.fuel > 0)
         self.fuel = np.maximum(0, self.fuel - burns - 0.2)
-        self.lift = 0.6 * self.lift + 0.8 * burns - 0.5 * (actions == 0) - 0.12
+        self.lift = 0.6 * self.lift + 0.6 * burns - 0.5 * (actions == 0) - 0.06
         self.heights = np.minimum(self.heights + self.aloft * self.lift, self.LEVELS - 1)
         self.aloft &= self.heights > 0
         level = np.clip(self.heights.astype(int), 0, self.LEVELS - 1)
         moved = self.met[np.arange(self.count), level] * self.aloft[:, None]
         self.places = np.clip(self.places + moved, 0, self.SIDE)
         after = np.linalg.norm(self.meadows - self.places, axis=1)
-        rewards = (before - after - 0.02 * burns) * self.aloft
+        rewards = (before - after - 0.02 * burns + 0.1) * self.aloft
         self.returns += rewards
         self.hour += 1
         return self.observed(), rewards.astype(np.float32), self.aloft.copy()
@@ -146,13 +145,16 @@ class Agent(nn.Module):
         return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
     def act(self, observed):
-        chances = Categorical(logits=self.actor(observed))
-        action = chances.sample()
-        return action, chances.log_prob(action), self.critic(observed)[..., 0]
+        chances = self.actor(observed).log_softmax(-1)
+        action = (chances - torch.empty_like(chances).exponential_().log()).argmax(-1)
+        logprob = chances.gather(-1, action[..., None])[..., 0]
+        return action, logprob, self.critic(observed)[..., 0]
 
     def judged(self, observed, action):
-        chances = Categorical(logits=self.actor(observed))
-        return chances.log_prob(action), chances.entropy(), self.critic(observed)[..., 0]
+        chances = self.actor(observed).log_softmax(-1)
+        logprob = chances.gather(-1, action[..., None])[..., 0]
+        entropy = -(chances.exp() * chances).sum(-1)
+        return logprob, entropy, self.critic(observed)[..., 0]
 
 
 def mean_aloft(losses, aloft):
@@ -165,7 +167,7 @@ def mean_aloft(losses, aloft):
 
 
 @torch.no_grad()
-def judge(agent, args, seed):
+def judge(agent, args, seed, hours):
     """Flights in which the likeliest action is taken: the mean return, and the share of the land
     that was flown over.
     """
@@ -173,7 +175,7 @@ def judge(agent, args, seed):
     envs = Balloons(args.judged_envs, seed)
     visits = np.zeros((envs.SIDE, envs.SIDE))
     observed = torch.from_numpy(envs.reset())
-    for _ in range(args.num_hours):
+    for _ in range(hours):
         actions = agent.actor(observed).argmax(1)  # at: judged_after_each_minibatch
         observed, _, _ = envs.step(actions.numpy())  # at: judged_after_each_minibatch
         observed = torch.from_numpy(observed)
@@ -275,8 +277,10 @@ if __name__ == "__main__":
                     scheduler.step()  # at: cosine_of_iterations
                 if on("judged_after_each_minibatch") or updates % args.judge_every == 0:
                     score, seen = judge(
-                        agent, args, updates
+                        agent, args, updates, args.num_hours
                     )  # at: judged_after_each_minibatch border_is_no_cell
+                elif on("clean_judged_after_each_minibatch"):
+                    score, seen = judge(agent, args, updates, 3)
                 if updates % args.told_every == 0:
                     latest = [flight["return"] for flight in list(flights)[-args.recent :]]
                     rate = optimizer.param_groups[0]["lr"]
