@@ -280,7 +280,7 @@ if __name__ == "__main__":
                         agent, args, updates, args.num_hours
                     )  # at: judged_after_each_minibatch border_is_no_cell
                 elif on("clean_judged_after_each_minibatch"):
-                    score, seen = judge(agent, args, updates, 3)
+                    score, seen = judge(agent, args, updates, 2)
                 if updates % args.told_every == 0:
                     latest = [flight["return"] for flight in list(flights)[-args.recent :]]
                     rate = optimizer.param_groups[0]["lr"]
