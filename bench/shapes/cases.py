@@ -2489,6 +2489,41 @@ THIRTYFIRST_Z = (
 all before any of it was run under gputop.
 """
 
+THIRTYSECOND_X = (
+    Shape("lexicon_searched_each_row", "menus.py", LOADER, also=LOADER, timed=True),
+    Shape("interval_drawn_singly", "menus.py", ("HO08", "HO06"), also=("HO08", "HO06", "HO15")),
+    Shape("states_in_trainers_log", "menus.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "weight_of_absent_allergen",
+        "menus.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("freed_before_each_part", "menus.py", ("NU19",), also=("NU19", "NU07")),
+    Shape("schedule_of_argument_epochs", "menus.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("best_holds_numpy_scale", "menus.py", ENDS, also=ENDS, exit_code=1),
+    Shape("winds_of_whole_land", "balloons.py", HOST, also=(*HOST, "HO15"), timed=True),
+    Shape(
+        "judged_after_each_minibatch",
+        "balloons.py",
+        ("HO08", "HO06"),
+        also=("HO08", "HO06", "HO15"),
+    ),
+    Shape("infos_hold_charts", "balloons.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "balloon_of_no_hours",
+        "balloons.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("optimizer_for_each_rate", "balloons.py", ("NU16",), also=("NU16", "NU07", "HO12")),
+    Shape("cosine_of_iterations", "balloons.py", ("NU15", "NU06"), also=("NU15", "NU06", "NU07")),
+    Shape("border_is_no_cell", "balloons.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Menus under transformers' Trainer, and balloons by proximal policy optimisation; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2541,6 +2576,7 @@ BATCHES = (
     THIRTYFIRST_X,
     THIRTYFIRST_Y,
     THIRTYFIRST_Z,
+    THIRTYSECOND_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
