@@ -2488,6 +2488,50 @@ THIRTYFIRST_Z = (
 """Bakeries under Lightning, and plankton of a momentum teacher in a trainer of its own; marks and
 all before any of it was run under gputop.
 """
+THIRTYSECOND_Y = (
+    Shape(
+        "weights_gathered_for_board",
+        "tapestries.py",
+        ("HO06", "CR06"),
+        rank=None,
+        also=("HO06", "CR06"),
+        timed=True,
+    ),
+    Shape(
+        "preview_thread_never_waits",
+        "tapestries.py",
+        ("HO04", "CR01", "CR02", "CR04"),
+        also=("HO04", "CR01", "CR02", "CR04", "CR05", "HO06"),
+    ),
+    Shape(
+        "best_by_own_loss",
+        "tapestries.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "sync_never_turned_on",
+        "tapestries.py",
+        ("NU08",),
+        rank=None,
+        also=("NU08", "NU13", "NU07"),
+    ),
+    Shape("rate_stepped_by_part", "tapestries.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("firings_kept_by_hook", "tapestries.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "mean_of_no_threads",
+        "tapestries.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+)
+"""Tapestries under FSDP2 on two ranks, and geysers under DDP on three; marks and all before any of
+it was run under gputop.
+"""
 
 BATCHES = (
     SHAPES,
@@ -2541,6 +2585,7 @@ BATCHES = (
     THIRTYFIRST_X,
     THIRTYFIRST_Y,
     THIRTYFIRST_Z,
+    THIRTYSECOND_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2643,5 +2688,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "divergence_of_whole_rollout": {"STEPS": "240"},
     "warped_sample_by_sample": {"STEPS": "150"},
     "trigger_checked_by_setter": SOON,
+    "best_by_own_loss": SOON,
     "blurred_before_cropping": {"STEPS": "110"},
 }
