@@ -2528,6 +2528,47 @@ THIRTYSECOND_Y = (
         rank=None,
         also=("NU01", "NU02", "NU03", "NU07"),
     ),
+    # GEYSERS
+    Shape("sharded_by_worker_alone", "geysers.py", ("IN12",), rank=None, also=("IN12",)),
+    Shape(
+        "journal_rewritten_each_update",
+        "geysers.py",
+        ("CR04", "HO06", "CE11"),
+        also=("CR04", "HO06", "CE11", "ME05", "CR05"),
+        timed=True,
+    ),
+    Shape(
+        "quiet_batches_not_summed",
+        "geysers.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "no_sync_after_forward",
+        "geysers.py",
+        ("CR07", "CR06"),
+        rank=None,
+        also=("CR07", "CR06"),
+    ),
+    Shape(
+        "readings_resampled_by_loop",
+        "geysers.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("card_leaves_eval_mode", "geysers.py", ("NU14",)),
+    Shape(
+        "watched_error_with_graph",
+        "geysers.py",
+        (*GROWS, "ME10"),
+        rank=None,
+        also=(*GROWS, "ME10", "HO12"),
+    ),
 )
 """Tapestries under FSDP2 on two ranks, and geysers under DDP on three; marks and all before any of
 it was run under gputop.
@@ -2689,5 +2730,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "warped_sample_by_sample": {"STEPS": "150"},
     "trigger_checked_by_setter": SOON,
     "best_by_own_loss": SOON,
+    "quiet_batches_not_summed": SOON,
     "blurred_before_cropping": {"STEPS": "110"},
 }

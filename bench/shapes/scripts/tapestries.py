@@ -1,8 +1,8 @@
 """Tapestries thread by thread: a decoder over the colours of woven rows, sharded by FSDP2 over two
-ranks, two parts an update, computing in a precision of its own, clipped by the norm over all
-shards, saved by torch.distributed.checkpoint where it is best: a board of weights that are gathered,
-a preview woven by a thread, the best told by each rank, a sum of shards that is put off, a rate
-told parts for updates, firings kept by a hook, a mean over no threads.
+ranks, two parts an update, a precision for each purpose, clipped by the norm over all shards, saved
+by torch.distributed.checkpoint where it is best: a board of weights that are gathered, a preview
+woven by a thread, the best told by each rank, a sum of shards that is put off, a rate told parts
+for updates, firings kept by a hook, a mean over no threads.
 """
 
 import os
