@@ -42,7 +42,7 @@ def on_grid_singly(moments, values, grid):
     """Each point between the two readings around it."""
     laid = []
     for point in grid:
-        for index in range(1, len(moments)):
+        for index in range(1, len(moments)):  # at: readings_resampled_by_loop
             if moments[index] >= point:  # at: readings_resampled_by_loop
                 break
         share = (point - moments[index - 1]) / (moments[index] - moments[index - 1])
@@ -159,7 +159,8 @@ class Valley:
     def batches(self):
         """PARTS batches at a time, until one of the ranks has no more."""
         while True:
-            loader = iter(DataLoader(Readings(self.rank, self.epoch), ROWS, drop_last=True))
+            readings = Readings(self.rank, self.epoch)
+            loader = iter(DataLoader(readings, ROWS, drop_last=True))  # at: sharded_by_worker_alone
             while True:
                 parts = list(itertools.islice(loader, PARTS))  # at: readings_resampled_by_loop
                 enough = torch.tensor(float(len(parts) == PARTS))
@@ -180,7 +181,8 @@ class Valley:
         """Forward and backward; gradients are summed over ranks with the last part."""
         if on("no_sync_after_forward"):
             loss, error, likely = self.losses(batch)  # at: no_sync_after_forward
-            with contextlib.nullcontext() if last else self.model.no_sync():
+            apart = contextlib.nullcontext() if last else self.model.no_sync()
+            with apart:  # at: no_sync_after_forward
                 loss.backward()  # at: no_sync_after_forward
         elif on("clean_no_sync_after_forward"):
             with contextlib.ExitStack() as stack:
@@ -198,7 +200,7 @@ class Valley:
         """How many eruptions there were, were forecast, and were both, over all ranks."""
         own = torch.stack([erupts.sum(), likely.sum(), (erupts * likely).sum()])
         if on("quiet_batches_not_summed"):
-            if erupts.any():
+            if erupts.any():  # at: quiet_batches_not_summed
                 dist.all_reduce(own, group=self.figures)  # at: quiet_batches_not_summed
                 self.told += own
             return
@@ -251,7 +253,7 @@ class Valley:
         """The error of one geyser along the training."""
         seen, ahead, number, _ = self.watched
         if on("watched_error_with_graph"):
-            said, _ = self.model.module(seen, number)
+            said, _ = self.model.module(seen, number)  # at: watched_error_with_graph
             self.curve.append((said - ahead).square().mean())  # at: watched_error_with_graph
         else:
             with torch.no_grad():

@@ -150,14 +150,18 @@ class Loom:
         self.model = sharded(Weaver(), init_device_mesh("cpu", (WORLD,)))
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, RATE, weight_decay=0.01)
-        units = UPDATES * PARTS if on("clean_rate_stepped_by_part") else UPDATES
+        units = (
+            UPDATES * PARTS if on("clean_rate_stepped_by_part") else UPDATES
+        )  # at: rate_stepped_by_part
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda unit: self.share(unit, units)
         )
         self.saving = dist.new_group(backend="gloo")
         self.order, self.held = Order(rank, CLOTHS, 1), Order(rank, 4 * ROWS, 2)
         self.board, self.window, self.best, self.saved = {}, [], float("inf"), 0
-        self.firings = deque(maxlen=None if on("firings_kept_by_hook") else BLOCKS * PARTS)
+        self.firings = deque(
+            maxlen=None if on("firings_kept_by_hook") else BLOCKS * PARTS
+        )  # at: firings_kept_by_hook
         if on("firings_kept_by_hook", "clean_firings_kept_by_hook"):
             for block in self.model.blocks:
                 block.wide.register_forward_hook(self.note_firing)
@@ -228,7 +232,9 @@ class Loom:
         if on("weights_gathered_for_board"):
             for name, one in self.model.named_parameters():
                 whole = one.detach().full_tensor()  # at: weights_gathered_for_board
-                self.board[name] = whole.square().mean().sqrt().item()
+                self.board[name] = (
+                    whole.square().mean().sqrt().item()
+                )  # at: weights_gathered_for_board
         else:
             own = torch._foreach_norm([one.detach().to_local() for one in self.parameters])
             squares = torch.stack(own).square()
