@@ -21,7 +21,7 @@ import torch.distributed.checkpoint as dcp
 from forked import run_ranks
 from shape import STEPS, Cost, on
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -33,7 +33,7 @@ COLOURS, PLAIN, CLOTH = 32, 0, 48
 BLOCKS, WIDTH, HEADS = 2, 64, 4
 PARTS, ROWS, CLOTHS, PLAIN_ORDER = 2, 8, 2400, 160
 RATE, FLOOR, WARM, CLIP = 2e-3, 0.0, 10, 1.0
-TOLD_EVERY, HELD_EVERY, BOARD_EVERY, BEST_EVERY, BETTER = 25, 100, 5, 10, 0.99
+TOLD_EVERY, HELD_EVERY, BOARD_EVERY, BEST_EVERY, BETTER = 25, 100, 5, 10, 0.97
 LOOM_SEED = 171
 cost = Cost()
 
@@ -250,8 +250,7 @@ class Loom:
         return value.item() / WORLD
 
     def save(self):
-        weights, moments = get_state_dict(self.model, self.optimizer)
-        state = {"model": weights, "optimizer": moments}
+        state = {"model": get_model_state_dict(self.model)}
         place = Path(self.folder) / f"update{self.update}"
         dcp.save(state, checkpoint_id=place, process_group=self.saving)  # at: best_by_own_loss
         self.saved += 1
