@@ -2488,6 +2488,91 @@ THIRTYFIRST_Z = (
 """Bakeries under Lightning, and plankton of a momentum teacher in a trainer of its own; marks and
 all before any of it was run under gputop.
 """
+THIRTYSECOND_Y = (
+    Shape(
+        "weights_gathered_for_board",
+        "tapestries.py",
+        ("HO06", "CR06"),
+        rank=None,
+        also=("HO06", "CR06"),
+        timed=True,
+    ),
+    Shape(
+        "preview_thread_never_waits",
+        "tapestries.py",
+        ("HO04", "CR01", "CR02", "CR04"),
+        also=("HO04", "CR01", "CR02", "CR04", "CR05", "HO06"),
+    ),
+    Shape(
+        "best_by_own_loss",
+        "tapestries.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "sync_never_turned_on",
+        "tapestries.py",
+        ("NU08",),
+        rank=None,
+        also=("NU08", "NU13", "NU07"),
+    ),
+    Shape("rate_stepped_by_part", "tapestries.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("firings_kept_by_hook", "tapestries.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape(
+        "mean_of_no_threads",
+        "tapestries.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    # GEYSERS
+    Shape("sharded_by_worker_alone", "geysers.py", ("IN12",), rank=None, also=("IN12",)),
+    Shape(
+        "journal_rewritten_each_update",
+        "geysers.py",
+        ("CR04", "HO06", "CE11"),
+        also=("CR04", "HO06", "CE11", "ME05", "CR05"),
+        timed=True,
+    ),
+    Shape(
+        "quiet_batches_not_summed",
+        "geysers.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "no_sync_after_forward",
+        "geysers.py",
+        ("CR07", "CR06"),
+        rank=None,
+        also=("CR07", "CR06"),
+    ),
+    Shape(
+        "readings_resampled_by_loop",
+        "geysers.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("card_leaves_eval_mode", "geysers.py", ("NU14",)),
+    Shape(
+        "watched_error_with_graph",
+        "geysers.py",
+        (*GROWS, "ME10"),
+        rank=None,
+        also=(*GROWS, "ME10", "HO12"),
+    ),
+)
+"""Tapestries under FSDP2 on two ranks, and geysers under DDP on three; marks and all before any of
+it was run under gputop.
+"""
 
 THIRTYSECOND_X = (
     Shape("lexicon_searched_each_row", "menus.py", LOADER, also=LOADER, timed=True),
@@ -2577,6 +2662,7 @@ BATCHES = (
     THIRTYFIRST_Y,
     THIRTYFIRST_Z,
     THIRTYSECOND_X,
+    THIRTYSECOND_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2679,5 +2765,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "divergence_of_whole_rollout": {"STEPS": "240"},
     "warped_sample_by_sample": {"STEPS": "150"},
     "trigger_checked_by_setter": SOON,
+    "best_by_own_loss": SOON,
+    "quiet_batches_not_summed": SOON,
     "blurred_before_cropping": {"STEPS": "110"},
 }
