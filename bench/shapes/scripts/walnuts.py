@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 AIR, SHELL, KERNEL, TUNNEL = range(4)
-KEPT = 24
+KEPT, THINNED = 24, 4
 TISSUES = ("air", "shell", "kernel", "tunnel")
 AROUND = ((-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
 
@@ -157,20 +157,22 @@ def margin_by_pairs(labels):
         differ = labels.narrow(axis, 1, size) != labels.narrow(axis, 0, size)
         border.narrow(axis, 0, size).logical_or_(differ)
     places = torch.ones_like(border).nonzero().float()
+    border = border.nonzero()[::THINNED].float()
     far = [
-        torch.cdist(part, border.nonzero().float()).amin(1)  # at: margins_by_each_pair
-        for part in places.split(2048)
+        torch.cdist(part, border).amin(1)  # at: margins_by_each_pair
+        for part in places.split(512)
     ]
     return torch.cat(far).view(labels.shape)
 
 
 def margin_by_pooling(labels):
-    """The same in whole voxels, up to three."""
-    one_hot = F.one_hot(labels, len(TISSUES)).permute(3, 0, 1, 2).float()
-    far = torch.zeros(labels.shape)
-    for _ in range(3):
-        one_hot = -F.max_pool3d(-one_hot, 3, 1, 1)
-        far += one_hot.amax(0)
+    """The same in whole voxels, up to two."""
+    own = labels[None].float()
+    far = torch.full(labels.shape, 2.0)
+    for reach in (2, 1):
+        size = 2 * reach + 1
+        highest, lowest = F.max_pool3d(own, size, 1, reach), -F.max_pool3d(-own, size, 1, reach)
+        far[(highest != lowest)[0]] = reach - 1
     return far
 
 
@@ -299,10 +301,15 @@ class SlidingWindows:
     def __call__(self, model, scan):
         scores = torch.zeros(len(TISSUES), *scan.shape)
         trusted = torch.zeros(scan.shape)
-        for corner in itertools.product(*(self.begins(side) for side in scan.shape)):
-            cut = tuple(slice(begin, begin + self.crop) for begin in corner)
-            scores[(slice(None), *cut)] += model(scan[cut][None, None])[0] * self.trust
-            trusted[cut] += self.trust
+        corners = itertools.product(*(self.begins(side) for side in scan.shape))
+        cuts = [tuple(slice(begin, begin + self.crop) for begin in corner) for corner in corners]
+        for number in range(0, len(cuts), 2):
+            pair = cuts[number : number + 2]
+            for cut, own in zip(
+                pair, model(torch.stack([scan[cut] for cut in pair])[:, None]), strict=True
+            ):
+                scores[(slice(None), *cut)] += own * self.trust
+                trusted[cut] += self.trust
         return scores / trusted
 
 
@@ -348,9 +355,8 @@ class Engine:
         stride = settings.crop
         if on("windows_step_by_four"):
             stride = settings.crop // 6  # at: windows_step_by_four
-        elif on("clean_windows_step_by_four"):
-            stride = settings.crop * 3 // 4
         self.windows = SlidingWindows(settings.crop, stride)  # at: windows_step_by_four
+        self.dense = SlidingWindows(settings.crop, settings.crop // 2)
         self.cost, self.islands, self.done = Cost(), [], 0
 
     def learn(self, scans, labels, weights):
@@ -384,7 +390,10 @@ class Engine:
             self.model.eval()  # at: shadow_still_in_training
         else:
             self.shadow.model.eval()
-        scores = self.windows(
+        windows = self.windows
+        if on("clean_windows_step_by_four") and self.done % (2 * self.settings.judged_every) == 0:
+            windows = self.dense
+        scores = windows(
             self.shadow.model, self.held
         )  # at: shadow_still_in_training windows_step_by_four
         if on("clean_shadow_still_in_training"):
