@@ -2687,4 +2687,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "warped_sample_by_sample": {"STEPS": "150"},
     "trigger_checked_by_setter": SOON,
     "blurred_before_cropping": {"STEPS": "110"},
+    "margins_by_each_pair": {"STEPS": "150"},
 }
