@@ -2609,6 +2609,48 @@ THIRTYSECOND_X = (
 before any of it was run under gputop.
 """
 
+THIRTYSECOND_Z = (
+    Shape(
+        "neighbours_tallied_singly",
+        "kilims.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("latest_by_serial_number", "kilims.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "entropy_of_unused_codes",
+        "kilims.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("codebook_left_out", "kilims.py", ("NU08",), also=("NU08", "NU11")),
+    Shape("share_of_global_step", "kilims.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("more_dead_than_drawn", "kilims.py", ENDS, also=ENDS, exit_code=1),
+    Shape("anomalies_left_on", "kilims.py", ("HO16",)),
+    Shape("margins_by_each_pair", "walnuts.py", LOADER, also=LOADER),
+    Shape("crops_cached_by_corner", "walnuts.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "weight_of_absent_tissue",
+        "walnuts.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("power_of_spent_budget", "walnuts.py", ENDS, also=ENDS, exit_code=1),
+    Shape("shadow_still_in_training", "walnuts.py", ("NU21",)),
+    Shape(
+        "islands_filled_each_step",
+        "walnuts.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("windows_step_by_four", "walnuts.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+)
+"""Kilims of a book of codes and a critic under Lightning, and walnuts in volumes; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2663,6 +2705,7 @@ BATCHES = (
     THIRTYFIRST_Z,
     THIRTYSECOND_X,
     THIRTYSECOND_Y,
+    THIRTYSECOND_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2768,4 +2811,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "best_by_own_loss": SOON,
     "quiet_batches_not_summed": SOON,
     "blurred_before_cropping": {"STEPS": "110"},
+    "margins_by_each_pair": {"STEPS": "150"},
 }
