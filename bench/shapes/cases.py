@@ -2812,4 +2812,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "quiet_batches_not_summed": SOON,
     "blurred_before_cropping": {"STEPS": "110"},
     "margins_by_each_pair": {"STEPS": "150"},
+    "preview_thread_never_waits": {"STEPS": "40"},
 }

@@ -387,6 +387,25 @@ def eval_in_train_mode():
 
 
 @scenario
+def samples_after_a_judgement():
+    """A policy is judged in eval mode, then acts in training mode: what it acts on is a part of the
+    next step.
+    """
+    net = Net()
+    optimizer, seen = SlowAdamW(net.parameters()), next(iter(batches()))
+    for i in range(N):
+        with torch.no_grad():
+            if i:
+                with timed("eval"):
+                    net.eval()
+                    net(seen)
+                    net.train()
+            for _ in range(3):
+                forward(net, seen)
+        train(net, seen, optimizer)
+
+
+@scenario
 def optimizer_in_backward():
     net = Net()
     optimizers = {p: SlowAdamW([p]) for p in net.parameters()}

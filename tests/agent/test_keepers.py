@@ -341,3 +341,20 @@ def test_a_list_among_other_things_is_told_itself(monkeypatch):
     keeper.look(tuple(rest["pile"]), beside=())
     rest["pile"].extend(torch.ones(2) for _ in range(40))
     assert keeper.look(tuple(rest["pile"]), beside=()).get("kept_in") != "rest"
+
+
+def test_a_log_of_a_librarys_object_is_named_by_who_fills_it(monkeypatch):
+    """As ``trainer.state.log_history``, whose class is the library's."""
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    state = type("State", (), {"__module__": "torch"})()
+    state.log_entries = []
+
+    def note(count):
+        for _ in range(count):
+            entry = {"states": [torch.ones(2) for _ in range(3)]}
+            state.log_entries.append(entry)
+        return [tensor for entry in state.log_entries for tensor in entry["states"]]
+
+    keeper = keepers.GrowingContainer()
+    assert looked(note(60), keeper) == {}
+    assert looked(note(30), keeper)["kept_in"] == "log_entries"

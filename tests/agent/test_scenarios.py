@@ -21,7 +21,12 @@ interpreter's lock; without a loader the guest sets itself up inside the first `
 which the script's clock counts as its own.
 """
 AGAIN = 4
-EVAL_FLAGGED = {"eval_under_no_grad", "eval_fetching_with_gradients", "eval_in_train_mode"}
+EVAL_FLAGGED = {
+    "eval_under_no_grad",
+    "eval_fetching_with_gradients",
+    "eval_in_train_mode",
+    "samples_after_a_judgement",
+}
 
 
 @pytest.fixture(scope="module")

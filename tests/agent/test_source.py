@@ -47,6 +47,45 @@ def test_the_way_out_that_leaves_a_method_out(tmp_path, monkeypatch, exit, end, 
     assert (told and int(told.rpartition(":")[2])) == line
 
 
+TWO_EVALUATIONS = """
+def judge(model, held):
+    was = model.training
+    model.eval()
+    error = model(held)
+    model.train(was)
+    return error
+
+def draw(model, seen):
+    model.eval()
+    card = model(seen)
+    {end}
+    return card
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        ("pass", 10),
+        ("model.train()", None),
+        ("if card: model.train()", 10),
+        ("with card: model.train()", None),
+    ],
+)
+def test_the_evaluation_that_nothing_surely_answers(tmp_path, monkeypatch, end, line):
+    path = tmp_path / "cards.py"
+    path.write_text(TWO_EVALUATIONS.format(end=end))
+    module = types.ModuleType("cards")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "cards", module)
+    monkeypatch.setattr(
+        frames, "origin", lambda file: frames.USER if file == str(path) else frames.LIBRARY
+    )
+    source.unanswered.cache_clear()
+    told = source.unanswered(r"\.eval\(\)", "train")
+    assert (told and int(told.rpartition(":")[2])) == line
+
+
 OWN_TRAIN = """
 class Net:
     def train(self, mode=True):

@@ -394,6 +394,28 @@ def test_a_rank_that_asks_for_a_batch_while_another_has_one_has_fewer():
     assert "asks for a batch at train.py:10" in cause.words
 
 
+def test_a_rank_at_its_next_batch_may_have_left_out_a_call_of_a_branch():
+    """A metric that a rank without any does not sum, in a group of its own."""
+    groups = {
+        "0": Group("default_pg", frozenset((0, 1))),
+        "9": Group("figures", frozenset((0, 1))),
+    }
+    lines = [line for _ in range(24) for line in (10, 30, 40)]
+
+    def calls_of(lines):
+        made = [
+            replace(call, group="9") if "train.py:40" in call.site else call
+            for call in numbered(lines)
+        ]
+        return (*made[:-1], replace(made[-1], done=False))
+
+    ahead = in_torch(calls_of([*lines[:-1], 10]), 10, "for batch in loader:", ())
+    other = in_torch(calls_of(lines), 40, "dist.all_reduce(own, figures)", ("10 for", "39 if"))
+    cause = judge({0: other, 1: ahead}, groups)
+    assert (cause.kind, cause.rank) == ("skipped", 1)
+    assert "batch" not in cause.words
+
+
 def test_a_backward_that_does_not_reduce_may_have_run():
     groups = {"0": Group("default_pg", frozenset((0, 1)))}
     odd = in_torch(numbered([*steps(23), 40]), 40)

@@ -465,12 +465,14 @@ def test_parameters_without_gradient(tmp_path, missing, severity):
             "net.py:5",
             "use_reentrant=False",
         ),
+        ({"held_back_at": "net.py:3"}, "train.py:9", "branch that is not taken"),
+        ({"held_back_at": "net.py:3", "without_gradient": 1000}, "net.py:3", "reduce gradients"),
     ],
 )
 def test_where_a_part_is_used_that_gets_no_gradient(tmp_path, lines, site, advice):
     build = trained(tmp_path, steps=150)
     fields = {"without_gradient": 400, "without_gradient_names": ["a"], "trainable": 1000}
-    looks(build, backward_at="train.py:9", **fields, **lines)
+    looks(build, backward_at="train.py:9", **fields | lines)
     without = found(build)["NU08"]
     assert without.site == site and advice in without.fix
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,6 +111,17 @@ def test_the_pick_is_nearly_the_fastest_and_splits_the_model_least(plan):
     assert preferred(np.arange(3), seconds, degrees, np.array([False, False, True])) == 1
     assert preferred(np.arange(3), np.array([2.0, 2.0, 1.0]), degrees, np.arange(3) == 2) == 2
     assert preferred(np.arange(3), seconds, degrees, np.array([True, True, True])) == 2
+
+
+def test_a_run_that_is_described_recomputes_nothing_that_fits():
+    """Tight memory is a risk to somebody who seeks a split, not a reason to doubt a run's."""
+    job, place = Job(model("llama-3-8b"), 8192, 16), cluster("H100", 8)
+    split_given = Limits(tp=(1,), pp=(1,), cp=(1,), micro_batch=(1,), zero=(3,), replicas=(1,))
+    described = search.plan(job, place, split_given)
+    row = described.layouts.row(described.pick)
+    assert described.tight[described.pick] and row["recompute"] == 0
+    sought = search.plan(job, place, replace(split_given, micro_batch=(1, 2)))
+    assert sought.charged[sought.tight].all()
 
 
 def test_the_pick_stands_first_in_a_table_however_short():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gputop_analysis.hangs.call_order import Call, Deviation, deviation
@@ -75,7 +75,7 @@ def departure_of(
         )
         return _Departure("ended early", words, loop)
     head = _loop_begun_again(ranks[rank], ranks, others)
-    if head:
+    if head and not _is_left_to_a_branch(away, ranks, others):
         words = (
             f"rank {rank} asks for a batch at {head}, in {call.name}, while the others are still "
             "at one: it has fewer, or left one out"
@@ -240,6 +240,23 @@ def _loop_begun_again(standing: RankStanding, ranks: Ranks, others: list[int]) -
     return ""
 
 
+def _is_left_to_a_branch(away: Deviation, ranks: Ranks, others: list[int]) -> bool:
+    """Whether the others wait in the usual call of another group, which a branch alone makes: who
+    is at its next batch already has taken the other way there.
+    """
+    call, usual = away.call, away.usual
+    if call.group == usual.group or _is_of_backward(usual, ranks, others):
+        return False
+    pending = {other: ranks[other].pending for other in others}
+    there = [
+        place
+        for other, waits in pending.items()
+        if waits is not None and (waits.name, waits.group) == (usual.name, usual.group)
+        for place in ranks[other].places[:1]
+    ]
+    return any(block.endswith(("if", *_BRANCHES)) for place in there for block in place.blocks)
+
+
 def _loops(place: ThreadPlace) -> list[int]:
     """First lines of the loops that a place is in, the outermost first."""
     return [int(block.partition(" ")[0]) for block in place.blocks if block.endswith(_LOOPS)]
@@ -277,14 +294,19 @@ def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:
         if pair is None:
             continue
         own_place, theirs = pair
-        away = [block for block in theirs.blocks if block not in own_place.blocks]
+        away = _branches(block for block in theirs.blocks if block not in own_place.blocks)
         if away:
             return f"{theirs.file}:{away[-1]}"
-        inner = standing.places[: standing.places.index(theirs)]
-        for block_ in inner:
-            if block_.blocks:
-                return f"{block_.file}:{block_.blocks[-1]}"
+        for place in standing.places[: standing.places.index(theirs)]:
+            inner = _branches(place.blocks)
+            if inner:
+                return f"{place.file}:{inner[-1]}"
     return ""
+
+
+def _branches(blocks: Iterable[str]) -> list[str]:
+    """Those that are no loops: a loop is left, and not taken instead of another."""
+    return [block for block in blocks if not block.endswith(_LOOPS)]
 
 
 def _line(site: str) -> int:

@@ -34,6 +34,10 @@ class CheckupEvent(TypedDict, total=False):
     """The only line of that class that takes a value out of the graph, as ``detach()`` does."""
     gathered_at: Line
     """With several ranks the only place that calls ``all_gather``, whose result has no graph."""
+    held_back_at: Line
+    """With several ranks the only place that decides when gradients are reduced (``no_sync``,
+    ``set_requires_gradient_sync``); until they are, FSDP2 keeps them to itself.
+    """
     new_leaf_at: Line
     reentrant_at: Line
     """Where some have none: the only line of the user's files with ``tensor(`` and

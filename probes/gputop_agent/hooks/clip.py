@@ -2,6 +2,7 @@
 
 import sys
 from math import inf
+from numbers import Real
 
 from gputop_agent.runtime import frames, guard, late, modes
 from gputop_agent.runtime.session import OPTIMIZER, session
@@ -27,8 +28,8 @@ def install(torch):
 def before_norm(args, kwargs):
     """Begin the phase; keep the limit if it is a plain number."""
     limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
-    if type(limit) in (float, int):
-        session.clip_max_norm = limit
+    if isinstance(limit, Real):
+        session.clip_max_norm = float(limit)
     is_late = _is_late()
     if open_step.check_stage or (is_late and session.clip_site is None):
         session.clip_site = frames.caller_site()

@@ -39,12 +39,13 @@ def install(torch):
 class CallSlot:
     """What is in a module's call slot. Holds the module weakly: a deleted model is freed."""
 
-    __slots__ = ("inner", "look_due", "module", "still_trained", "trained")
+    __slots__ = ("inner", "judged_step", "look_due", "module", "still_trained", "trained")
 
     def __init__(self, module, trained, inner):
         self.module = weakref.ref(module)
         self.trained = self.still_trained = trained  # an optimizer has parameters of it
         self.look_due = 0  # the step from which on it is asked again whether it still has
+        self.judged_step = -1  # the last one in which it was evaluated in eval mode
         self.inner = inner  # what ``module.compile()`` had put there, or None
 
     def __call__(self, *args, **kwargs):
@@ -183,6 +184,8 @@ def before(slot, module, args, kwargs):
     if graded and training and open_step.unsure:
         # before a boundary, or what is moved would cross it
         open_step.train(module)
+    elif module.training and slot.judged_step == session.step:
+        _trains_again(slot)
     if not open_step.in_optimizer:
         _before_outermost(graded, training and trained, args, kwargs)
     if session.cuda:
@@ -196,6 +199,8 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
         if trained:
             _note_evaluation(module, is_undecided, with_graph=graded)
+        if not (is_undecided or module.training):
+            slot.judged_step = session.step
     if checkup.current.rows.is_on and (phase == FORWARD or is_undecided):
         guard.safely(checkup.current.rows.before, module, args, kwargs)
     cpu_ns = fold.probe()
@@ -220,6 +225,15 @@ def _enter(phase, is_undecided):
     clock.enter(phase)
     if phase == EVAL and not is_undecided and outer_phase == OTHER:
         _book_evaluation()
+
+
+def _trains_again(slot):
+    """Evaluated in eval mode before, and in training mode now: that evaluation is over, and what
+    comes, as samples that a policy draws, may be a part of the step.
+    """
+    slot.judged_step = -1
+    if open_step.evaluated:
+        open_step.belongs_to_evaluation()
 
 
 def _note_evaluation(module, is_undecided, with_graph):

@@ -2,6 +2,7 @@
 
 import sys
 from _thread import get_ident
+from numbers import Real
 from time import monotonic_ns
 
 from gputop_agent import wire
@@ -148,7 +149,7 @@ def _note_lr(groups):
     if lr == 0.0 and len(groups) > 1:
         # a group that rests says nothing of the others
         rates = [group.get("lr") for group in groups]
-        lr = max((rate for rate in rates if type(rate) is float), default=None)
+        lr = max((rate for rate in rates if isinstance(rate, float)), default=None)
     if type(lr) is float:
         fold.lr = lr
     elif lr is not None:
@@ -157,7 +158,9 @@ def _note_lr(groups):
 
 @modes.unseen
 def _note_unusual_lr(lr):
-    if isinstance(lr, int) or (type(lr) is session.torch.Tensor and lr.is_cpu and lr.numel() == 1):
+    if isinstance(lr, Real):  # NumPy's scalars, too, as a schedule by ``np.cos`` makes them
+        fold.lr = float(lr)
+    elif type(lr) is session.torch.Tensor and lr.is_cpu and lr.numel() == 1:
         fold.lr = float(lr)
 
 

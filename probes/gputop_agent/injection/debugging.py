@@ -12,7 +12,12 @@ from gputop_agent.watchers import burst, tracers
 
 _MIN_LOOKS = 10
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
-_WORDS = {"anomaly": "detect_anomaly(", "profiler": "profile(", "tracemalloc": "tracemalloc.start("}
+_WORDS = {
+    "anomaly": (r"detect_anomaly\s*=\s*(?!False)", r"detect_anomaly\("),
+    "profiler": (r"profile\(",),
+    "tracemalloc": (r"tracemalloc\.start\(",),
+}
+"""What switches each on, a trainer's argument first."""
 
 
 class DebugAids:
@@ -43,9 +48,14 @@ class DebugAids:
             session.debug["anomaly"] = _rounded(self.anomaly / self.looks)
             session.debug["profiler"] = _rounded(self.profiler / self.looks)
             session.debug["tracemalloc"] = tracers.is_tracing_memory()
-            for key, word in _WORDS.items():
+            for key, patterns in _WORDS.items():
                 if session.debug[key] and key + "_at" not in session.debug:
-                    session.debug[key + "_at"] = source.place_with(word)
+                    session.debug[key + "_at"] = _place_of_first(patterns)
+
+
+def _place_of_first(patterns):
+    places = map(source.place_matching, patterns)
+    return next(filter(None, places), None)
 
 
 def _rounded(share):

@@ -7,6 +7,7 @@ import types
 from typing import Any, Dict, NamedTuple
 
 from gputop_agent.runtime import interrupts
+from gputop_agent.runtime.lines import line_of
 
 USER, LIBRARY, TORCH, STDLIB, AGENT = range(5)
 
@@ -37,7 +38,7 @@ def origin(filename):
 
 def site(frame):
     """``"train.py:118"``: file relative to the working directory (or package), current line."""
-    file, line = frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno
+    file, line = frame.f_code.co_filename, line_of(frame)
     site_ = "%s:%d" % (short_name(file), line)
     if site_ not in _places:
         if len(_places) >= _MAX_KNOWN:
@@ -99,10 +100,7 @@ class Still(NamedTuple):
 
 def still(frame):
     """The frames from ``frame`` (innermost) outwards, as they stand now."""
-    return [
-        Still(f.f_code, f.f_lineno or f.f_code.co_firstlineno, f.f_lasti, f.f_globals)
-        for f in stack(frame)
-    ]
+    return [Still(f.f_code, line_of(f), f.f_lasti, f.f_globals) for f in stack(frame)]
 
 
 def is_optimizer_step(frame):

@@ -110,6 +110,29 @@ def early_exit(pattern, method):
     return exits[0] if len(exits) == 1 else None
 
 
+@lru_cache(maxsize=4)
+def unanswered(pattern, method):
+    """``"train.py:9"``, the only line with a pattern in whose function no call of a method is sure
+    to come: each stands in a branch that the line is not in; else None.
+    """
+    return place_of(
+        [
+            (file, line)
+            for file, line in _lines_where(re.compile(pattern).search)
+            if not _calls_surely(syntax.function_around(file, line), line, method)
+        ]
+    )
+
+
+def _calls_surely(function, line, method):
+    nodes = () if function is None else tuple(ast.walk(function))
+    branches = [node for node in nodes if isinstance(node, ast.If)]
+    return any(
+        all(syntax.has_line(branch, line) for branch in branches if syntax.has_line(branch, call))
+        for call in _calls(function, method)
+    )
+
+
 def _blocks(function):
     """Lists of statements within it, without those of functions in it."""
     for node in syntax.own_nodes(function):
@@ -142,17 +165,19 @@ def _named(nodes, context):
     }
 
 
-def calls_in_loop(name, frame):
-    """Lines of the calls ``x.name(...)`` in the innermost loop around a frame's line; None where
-    there is no loop around it.
+def calls_around(name, frame):
+    """Lines of the calls ``x.name(...)`` in the innermost loop around a frame's line; where there
+    is none in it, or no loop, those in its function.
     """
+    code, line = frame.f_code, frame.f_lineno
     around = [
         node
-        for node in syntax.nodes(frame.f_code.co_filename)
-        if isinstance(node, (ast.For, ast.While)) and syntax.has_line(node, frame.f_lineno)
+        for node in syntax.nodes(code.co_filename)
+        if isinstance(node, (ast.For, ast.While)) and syntax.has_line(node, line)
     ]
-    innermost = max(around, key=lambda node: node.lineno, default=None)
-    return None if innermost is None else _calls(innermost, name)
+    loop = max(around, key=lambda node: node.lineno, default=None)
+    function = syntax.function_around(code.co_filename, code.co_firstlineno)
+    return _calls(loop, name) or _calls(function, name)
 
 
 def call_within(function, name):
@@ -161,13 +186,13 @@ def call_within(function, name):
     if code is None or frames.origin(code.co_filename) != frames.USER:
         return None
     node = syntax.function_around(code.co_filename, code.co_firstlineno)
-    lines = [] if node is None else _calls(node, name)
+    lines = _calls(node, name)
     return place(code.co_filename, min(lines)) if lines else None
 
 
 def _calls(node, name):
     return [
         part.lineno
-        for part in ast.walk(node)
+        for part in ast.walk(node or ast.Pass())
         if isinstance(part, ast.Attribute) and part.attr == name
     ]

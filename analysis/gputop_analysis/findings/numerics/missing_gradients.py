@@ -122,11 +122,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event, in_a_ro
             "module has any more, as where a layer was replaced or parametrised"
         )
     if share == 1:
-        site = optimizer.get("site")
-        fix = (
-            "give the optimizer the parameters of the model that the loss comes from: it has "
-            "others, such as a copy's"
-        )
+        fix, site = _way_out_of_all(look, optimizer.get("site"))
     return spec.make(
         severity=severity,
         title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
@@ -154,6 +150,22 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event, in_a_ro
             ),
         ),
     )
+
+
+def _way_out_of_all(look: Event, made_at: str | None) -> tuple[str, str | None]:
+    """The same where no parameter has one."""
+    fix = (
+        "give the optimizer the parameters of the model that the loss comes from: it has others, "
+        "such as a copy's"
+    )
+    held_back = look.get("held_back_at")
+    if held_back:
+        return (
+            f"look at {held_back} first: the last backward of an update has to reduce gradients, "
+            f"and FSDP keeps them to itself until one does; or {fix}",
+            held_back,
+        )
+    return fix, made_at
 
 
 def _way_out(look: Event) -> tuple[str, str | None]:

@@ -57,6 +57,7 @@ _REENTRANT_WARNING = "None of the inputs have requires_grad=True. Gradients will
 _DROPS = r"\.grad *= *None"
 _GATHERS = r"\ball_gather(_into_tensor)?\("
 _CLEARS = r"\.zero_grad\("
+_HOLDS_BACK = r"\.set_requires_gradient_sync\(|\.no_sync\("
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 
@@ -329,6 +330,7 @@ def _note_missing(parameters, without):
         current.findings["cut_at"] = used_at.line_that_cuts(without)
         if session.world_size > 1:
             current.findings["gathered_at"] = source.place_matching(_GATHERS)
+            current.findings["held_back_at"] = source.place_matching(_HOLDS_BACK)
         current.findings["new_leaf_at"] = source.place_with("tensor(", "requires_grad=True")
         if _has_warned(_REENTRANT_WARNING):
             current.findings["reentrant_at"] = source.place_with("use_reentrant=True")

@@ -135,12 +135,12 @@ class Discarded:
 
 def _clearing_line():
     """Site of the only ``zero_grad()`` in the innermost loop around the line that calls the
-    backward; None where there is none, or several.
+    backward, or in the function that does; None where there is none, or several.
     """
     calling = [frame for frame in frames.stack(sys._getframe(1)) if frames.is_user(frame)]
     if not calling:
         return None
-    lines = source.calls_in_loop("zero_grad", calling[0]) or ()
+    lines = source.calls_around("zero_grad", calling[0])
     return source.place(calling[0].f_code.co_filename, lines[0]) if len(lines) == 1 else None
 
 

@@ -54,7 +54,7 @@ class TrainingMode:
         if reference is not None and reference() is not root:
             return {}
         parts = _parts(root, updated)
-        site = source.place_matching(_SETS_EVAL)
+        site = source.place_matching(_SETS_EVAL) or source.unanswered(_SETS_EVAL, "train")
         if last == NEVER:
             site = site or source.place_matching(_LOADS_IN_EVAL)
             if not site or not any(_drops(module) for module in _some_modules(root)):

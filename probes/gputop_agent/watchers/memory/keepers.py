@@ -242,7 +242,8 @@ def _name_of(pile, ours):
     return (
         _name_of_default(holders, pile)
         or _name_in_module(holders, pile)
-        or (_name_of_owner(holders))
+        or _name_in_library(holders, pile)
+        or _name_of_owner(holders)
     )
 
 
@@ -282,6 +283,18 @@ def _name_of_owner(holders):
         if any(value is owner for owner in owners) and not inspect.ismodule(value):
             return name
     return ""
+
+
+def _name_in_library(holders, pile):
+    """The name of an attribute of a library's object, as a trainer's log, that a line of the user's
+    fills. Its dict is read as it lies there: no code of the library's is run.
+    """
+    attributes = [holder for holder in holders if type(holder) is dict]
+    for owner in holders:
+        if type(owner) not in PILES and type(owner).__dictoffset__:
+            attributes.append(object.__getattribute__(owner, "__dict__"))
+    names = [name for values in attributes for name, value in list(values.items()) if value is pile]
+    return next((name for name in names if isinstance(name, str) and filled_at(name)), "")
 
 
 def users_variables():

@@ -9,6 +9,7 @@ import linecache
 import sys
 
 from gputop_agent.runtime import frames, interrupts
+from gputop_agent.runtime.lines import line_of
 from gputop_agent.runtime.session import session
 
 _MOST_FRAMES = 16
@@ -80,7 +81,7 @@ def _raised_at(traceback):
 
 
 def _place(frame):
-    line = frame.f_lineno or 0
+    line = line_of(frame)
     file = frame.f_code.co_filename
     return {
         "site": frames.site(frame),
