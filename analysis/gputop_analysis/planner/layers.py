@@ -136,11 +136,9 @@ def _selective(
     tokens = layouts.micro_batch * job.seq / layouts.cp
     rate = device.bytes_per_s * device.efficiency.memory_share
     remade = _remade_bytes(job, layouts, tokens) / rate
+    latent = {job.model.mla_q_rank, job.model.mla_kv_rank} - {0}
     for product in products(job.model, False):
-        if job.model.mla_kv_rank and product.inputs in (
-            job.model.mla_q_rank,
-            job.model.mla_kv_rank,
-        ):
+        if product.inputs in latent:
             remade = remade + _product(job, device, layouts, product, tokens)[0]
     return remade
 

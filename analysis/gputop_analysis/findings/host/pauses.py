@@ -17,8 +17,8 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
-from gputop_analysis.findings.site import Site, named
-from gputop_analysis.findings.sites import top_site, trainers_call
+from gputop_analysis.findings.site import ENOUGH, Site, named
+from gputop_analysis.findings.sites import samples_where, top_site, trainers_call
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
@@ -161,6 +161,8 @@ def _rounded_up(steps: float) -> int:
 
 
 EVALUATING = 0.15
+USUALLY = 0.95
+"""Quantile of what the code around steps without an evaluation takes."""
 """Share of the time in evaluations."""
 MUCH_AROUND = 1.2
 """Times the forwards that evaluate, from which on the rest is told apart."""
@@ -237,8 +239,10 @@ def _evaluating(view: RunView, rank: int) -> Share | None:
     evaluates = (series.rows["flags"] & wire.F_EVAL) != 0
     others = series.after_set_up & ~evaluates
     if not others.any():
-        return _in_cycles(view, rank, lambda rows: rows["eval_ns"])
-    usual_ns = float(np.median((series.rows["other_ns"] / series.n_steps)[others]))
+        asked = _share_asked(view, rank)
+        return _in_cycles(view, rank, lambda rows: rows["eval_ns"] + asked * rows["other_ns"])
+    # what each twentieth of them has, as the samples that a policy draws, is no evaluation's
+    usual_ns = float(np.quantile((series.rows["other_ns"] / series.n_steps)[others], USUALLY))
 
     def spent_ns(rows: Array) -> Array:
         above = np.maximum(rows["other_ns"] - rows["agent_ns"] - usual_ns * rows["n_steps"], 0)
@@ -246,6 +250,15 @@ def _evaluating(view: RunView, rank: int) -> Share | None:
         return rows["eval_ns"] * (1 + np.where(evaluates, above / pauses, 0))
 
     return _in_cycles(view, rank, spent_ns)
+
+
+def _share_asked(view: RunView, rank: int) -> float:
+    """Part of the code between the phases that lies below the line that asks for evaluations."""
+    line = named(top_site(view, "eval", rank=rank))
+    below, count = samples_where(
+        view, "other", rank, lambda fields: line in (fields.get("path") or ())
+    )
+    return below / count if line and count >= ENOUGH else 0.0
 
 
 def _usual_distance(steps: Array) -> int:

@@ -4,7 +4,8 @@ Outputs are discarded once the next operation has taken them, and made again in 
 of norms that no product's kernel includes (``layernorm``), of the routed experts' activation
 (``moe_act``), and queries, keys and values that latent attention projects up (``mla_up_proj``).
 megatron-core 0.15, ``transformer/transformer_config.py`` (``recompute_modules``) and
-``tensor_parallel/random.py`` (``CheckpointWithoutOutput``). A dense layer recomputes its whole MLP.
+``tensor_parallel/random.py`` (``CheckpointWithoutOutput``). A model without experts recomputes its
+MLPs (``mlp``), which frees at least what ``activations.selective`` says.
 """
 
 from __future__ import annotations
