@@ -298,6 +298,38 @@ def test_the_code_around_an_evaluation_is_part_of_it(tmp_path):
     assert "32 ms each, of which 12 ms in the model" in told.evidence
 
 
+def test_samples_that_a_policy_draws_now_and_then_are_no_evaluations(tmp_path):
+    """Each 16th step has them, and each third of these an evaluation before."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(400):
+        draws, judges = step % 16 == 15, step % 48 == 47
+        flags = wire.F_EVAL * judges or wire.F_FIRST * (step == 0)
+        build.step(
+            forward=10.0, flags=flags, eval=10.0 * judges, other=0.5 + 100.0 * draws + 2.0 * judges
+        )
+    assert "HO08" not in found(build)
+
+
+@pytest.mark.parametrize(("line", "is_told"), [("rl.py:9 main", True), ("rl.py:7 main", False)])
+def test_code_below_the_line_that_evaluates_in_each_step_counts(tmp_path, line, is_told):
+    """Its own forwards are a tenth of the step, its simulator's steps a quarter."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(200):
+        build.step(forward=6.5, flags=wire.F_EVAL, eval=1.0, other=2.5)
+        if step % 10 == 9:
+            for phase, at in (
+                ("forward", "rl.py:7 main"),
+                ("eval", "rl.py:9 main"),
+                ("other", line),
+            ):
+                sample = {"site": "rl.py:30", "function": "work", "count": 10}
+                sample["path"] = [at, "rl.py:30 work"]
+                build.event("stacks", rank=0, phase=phase, period_ms=20, total=10, samples=[sample])
+    assert ("HO08" in found(build)) is is_told
+
+
 def test_one_long_checkpoint_is_only_mentioned(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()
