@@ -670,6 +670,21 @@ def test_a_model_that_is_evaluated_in_training_mode(tmp_path, times, is_told):
         assert told.site == "train.py:40" and "model.eval() before train.py:40" in told.fix
 
 
+def test_a_copy_that_is_evaluated_in_training_mode(tmp_path):
+    build = looked_at(
+        tmp_path,
+        evaluated_in_training="Net",
+        evaluated_in_training_parts=["BatchNorm1d"],
+        evaluated_in_training_steps=3,
+        evaluated_in_training_at="train.py:40",
+        evaluated_copy=True,
+    )
+    told = found(build)["NU21"]
+    assert told.title.startswith("a copy of Net is evaluated in training mode")
+    assert "the one that is trained was in eval mode" in told.evidence
+    assert told.fix.startswith("call copy.eval() before train.py:40")
+
+
 def test_a_train_of_the_models_own_may_set_eval_mode(tmp_path):
     fields = {"eval_mode": "Net", "eval_mode_parts": ["Dropout"], "eval_mode_looks": 2}
     lines = {"eval_mode_at": "train.py:30", "eval_mode_set_at": "net.py:9"}

@@ -164,6 +164,8 @@ class CheckupEvent(TypedDict, total=False):
     """With such an evaluation."""
     evaluated_in_training_at: Line
     """The line that calls it, the second time."""
+    evaluated_copy: bool
+    """Such a network is a copy of the trained one, which was in eval mode meanwhile."""
     seed_calls: Whole
     """Calls of ``torch.manual_seed`` with the seed from which the step draws its numbers."""
     seeded_since: Step

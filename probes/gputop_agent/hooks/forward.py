@@ -199,6 +199,8 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
         if trained:
             _note_evaluation(module, is_undecided, with_graph=graded)
+        elif module.training and not graded:
+            modes.other_begins(module)
         if not (is_undecided or module.training):
             slot.judged_step = session.step
     if checkup.current.rows.is_on and (phase == FORWARD or is_undecided):

@@ -3,6 +3,7 @@
 import weakref
 
 from gputop_agent.runtime import frames
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
 
@@ -18,6 +19,11 @@ class Modes:
         self.site = None
         self._last_step = -1
         self._maybe = None  # what may turn out to have been such an evaluation
+        self.copy_steps = 0
+        """Steps with a copy in training mode, while the trained one was in eval mode."""
+        self.copy = None  # a weak reference to it
+        self.copy_site = None
+        self._last_copy_step = -1
 
     def forward_begins(self, module):
         """A trained network is called without gradients, perhaps by an evaluation."""
@@ -29,6 +35,17 @@ class Modes:
             # after a first evaluation: a GAN calls its generator so in each step, and has none
             if self.site is None and is_another_step:
                 self.site = frames.own_site()
+
+    def other_begins(self, other):
+        """A network in training mode that is not trained is called without gradients: the wrong one
+        is in eval mode where one of its class is.
+        """
+        if session.step == self._last_copy_step:
+            return
+        roots = [root for root in alive(session.roots) if type(root) is type(other)]
+        if roots and not any(root.training for root in roots):
+            self.copy_steps, self._last_copy_step = self.copy_steps + 1, session.step
+            self.copy, self.copy_site = weakref.ref(other), self.copy_site or frames.own_site()
 
     def was_training(self):
         """It was a part of the step, such as a target or a generator's samples."""

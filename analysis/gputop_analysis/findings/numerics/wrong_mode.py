@@ -96,7 +96,8 @@ SEVERAL = 2
     family="numerics",
     cause="compute",
     trigger=f"in {SEVERAL} steps or more, a model that is trained, and holds dropout or batch "
-    "norm, is called without gradients by an evaluation in training mode, and by none in eval mode",
+    "norm, is called without gradients by an evaluation in training mode, and by none in eval "
+    "mode; or a copy of it, while the trained one is in eval mode",
     fix="model.eval() before the evaluation, model.train() after it",
     no_use="where an evaluation is meant to be in training mode, such as one that draws dropout's "
     "masks to say how sure it is, or that collects batch norm's statistics anew",
@@ -115,6 +116,10 @@ def evaluated_in_training_mode(view: RunView, spec: Spec) -> Finding | None:
         if steps < SEVERAL:
             return None
         name = last.get("evaluated_in_training") or "the model"
+        other, model = "and never in eval mode", "model"
+        if last.get("evaluated_copy"):
+            name, model = f"a copy of {name}", "copy"
+            other = "while the one that is trained was in eval mode"
         parts = ", ".join(last.get("evaluated_in_training_parts") or [])
         site = last.get("evaluated_in_training_at")
         at = f" at {site}" if site else ""
@@ -122,10 +127,11 @@ def evaluated_in_training_mode(view: RunView, spec: Spec) -> Finding | None:
             severity="medium",
             title=f"{name} is evaluated in training mode: {parts}",
             evidence=f"{name} of rank {rank} was called without gradients{at} while it was in "
-            f"training mode, in {steps} steps up to step {last['step']}, and never in eval mode; "
+            f"training mode, in {steps} steps up to step {last['step']}, {other}; "
             f"what works otherwise in training mode: {parts}; batch norm also takes the "
             "statistics of what it is evaluated on into its own",
-            fix=f"call model.eval() before {site or 'the evaluation'}, and model.train() after it: "
+            fix=f"call {model}.eval() before {site or 'the evaluation'}, and {model}.train() after "
+            "it: "
             "the scores are of a model with dropout, or that normalises by the batch",
             rank=rank,
             site=site,

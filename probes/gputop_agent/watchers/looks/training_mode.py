@@ -72,20 +72,28 @@ class TrainingMode:
 
 
 def _evaluated_in_training():
-    """Fields of evaluations that call nothing in eval mode; empty where they do, or nothing in the
-    network works otherwise then.
+    """Fields of evaluations in training mode; empty where nothing in the network works otherwise
+    then. Of a trained one only where none was in eval mode; of a copy where the trained one was.
     """
+    copy = modes.copy and modes.copy()
+    if copy is not None:
+        return _in_training(copy, modes.copy_steps, modes.copy_site, is_copy=True)
     network = modes.module and modes.module()
     if network is None or modes.is_in_eval_mode:
         return {}
+    return _in_training(network, modes.steps, modes.site, is_copy=False)
+
+
+def _in_training(network, steps, site, is_copy):
     parts = {type(part).__name__ for part in _some_modules(network) if _differs(part)}
     if not parts:
         return {}
     return {
         "evaluated_in_training": type(network).__name__,
         "evaluated_in_training_parts": sorted(parts),
-        "evaluated_in_training_steps": modes.steps,
-        "evaluated_in_training_at": modes.site,
+        "evaluated_in_training_steps": steps,
+        "evaluated_in_training_at": site,
+        "evaluated_copy": is_copy,
     }
 
 
