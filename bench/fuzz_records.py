@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def fresh(runs: list[Path], folder: Path, seeds: range) -> tuple[list[dict], int
         try:
             work(runs, folder, seeds, writing)
             status = 0
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(writing)

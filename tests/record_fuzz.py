@@ -186,6 +186,8 @@ def make_socket(path: Path) -> None:
 
 def _retype_one(value: Any, chance: random.Random) -> str:
     """Change one value somewhere below."""
+    if not isinstance(value, (dict, list)):  # by a change before this one
+        return f"{str(value)[:40]!r} holds nothing"
     name = ""
     while True:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
