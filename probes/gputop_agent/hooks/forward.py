@@ -197,12 +197,7 @@ def before(slot, module, args, kwargs):
         phase, is_undecided = FORWARD, False
     else:
         phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
-        if trained:
-            _note_evaluation(module, is_undecided, with_graph=graded)
-        elif module.training and not graded:
-            modes.other_begins(module)
-        if not (is_undecided or module.training):
-            slot.judged_step = session.step
+        _note_mode(slot, module, is_undecided, graded=graded, trained=trained)
     if checkup.current.rows.is_on and (phase == FORWARD or is_undecided):
         guard.safely(checkup.current.rows.before, module, args, kwargs)
     cpu_ns = fold.probe()
@@ -236,6 +231,16 @@ def _trains_again(slot):
     slot.judged_step = -1
     if open_step.evaluated:
         open_step.belongs_to_evaluation()
+
+
+def _note_mode(slot, module, is_undecided, *, graded, trained):
+    """Note in which mode a network is called that may be evaluated."""
+    if trained:
+        _note_evaluation(module, is_undecided, with_graph=graded)
+    elif module.training and not graded:
+        modes.other_begins(module)
+    if not (is_undecided or module.training):
+        slot.judged_step = session.step
 
 
 def _note_evaluation(module, is_undecided, with_graph):
