@@ -377,19 +377,12 @@ class Keeper:
         )
 
     def _give_up_at_the_end(self):
-        """The command is gone: what its log has no room for soon is lost, and nobody is kept
-        waiting.
-        """
+        """The command is gone: what its log has no room for is lost, and nobody is kept waiting."""
         if not all(stream[ENDED] for stream in self._streams if not stream.beside):
             return
-        until = time.monotonic() + _RETRY_S  # what was freed a moment ago is not at once there
         for stream in self._streams:
-            while stream[LOGGED] < stream[READ]:
+            if stream[LOGGED] < stream[READ]:
                 stream.save_now()
-                if time.monotonic() > until:
-                    break
-                if stream[LOGGED] < stream[READ]:
-                    time.sleep(PAUSE_S)
             if stream[LOGGED] < stream[READ]:
                 stream.lose_rest()
             if stream[TARGET_ERRNO]:
