@@ -27,7 +27,7 @@ CASES = (
         "ME05",
         "the same in a container that it fills",
         ONE,
-        {"FAULT": "objects", "MEMORY_MIB": 3072},
+        {"FAULT": "objects", "MEMORY_MIB": 3072, "STEPS": 500},
         title="the container's limit is full in",
         needs="cgroup",
     ),
