@@ -9,7 +9,7 @@ CASES = (
         "IN02",
         "a sleep in __getitem__",
         ONE,
-        {"FAULT": "slow_getitem"},
+        {"FAULT": "slow_getitem", "WIDTH": 512},
         site="one.py",
         absorbed=("IN01",),
     ),
