@@ -23,6 +23,17 @@ def evaluate(model, seen):
 """
 
 
+def load(path, text, monkeypatch):
+    """A module of the user's with that text, the only one."""
+    path.write_text(text)
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    monkeypatch.setattr(
+        frames, "origin", lambda file: frames.USER if file == str(path) else frames.LIBRARY
+    )
+
+
 @pytest.mark.parametrize(
     ("exit", "end", "line"),
     [
@@ -34,14 +45,7 @@ def evaluate(model, seen):
     ],
 )
 def test_the_way_out_that_leaves_a_method_out(tmp_path, monkeypatch, exit, end, line):
-    path = tmp_path / "evaluation.py"
-    path.write_text(EVALUATE.format(name="here", exit=exit, end=end))
-    module = types.ModuleType("evaluation")
-    module.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "evaluation", module)
-    monkeypatch.setattr(
-        frames, "origin", lambda file: frames.USER if file == str(path) else frames.LIBRARY
-    )
+    load(tmp_path / "evaluation.py", EVALUATE.format(name="here", exit=exit, end=end), monkeypatch)
     source.early_exit.cache_clear()
     told = source.early_exit(r"\.eval\(\)", "train")
     assert (told and int(told.rpartition(":")[2])) == line
@@ -73,14 +77,7 @@ def draw(model, seen):
     ],
 )
 def test_the_evaluation_that_nothing_surely_answers(tmp_path, monkeypatch, end, line):
-    path = tmp_path / "cards.py"
-    path.write_text(TWO_EVALUATIONS.format(end=end))
-    module = types.ModuleType("cards")
-    module.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "cards", module)
-    monkeypatch.setattr(
-        frames, "origin", lambda file: frames.USER if file == str(path) else frames.LIBRARY
-    )
+    load(tmp_path / "cards.py", TWO_EVALUATIONS.format(end=end), monkeypatch)
     source.unanswered.cache_clear()
     told = source.unanswered(r"\.eval\(\)", "train")
     assert (told and int(told.rpartition(":")[2])) == line

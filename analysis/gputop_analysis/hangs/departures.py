@@ -247,12 +247,8 @@ def _is_left_to_a_branch(away: Deviation, ranks: Ranks, others: list[int]) -> bo
     call, usual = away.call, away.usual
     if call.group == usual.group or _is_of_backward(usual, ranks, others):
         return False
-    pending = {other: ranks[other].pending for other in others}
     there = [
-        place
-        for other, waits in pending.items()
-        if waits is not None and (waits.name, waits.group) == (usual.name, usual.group)
-        for place in ranks[other].places[:1]
+        place for standing in _waiting_in(usual, ranks, others) for place in standing.places[:1]
     ]
     return any(block.endswith(("if", *_BRANCHES)) for place in there for block in place.blocks)
 
@@ -266,16 +262,23 @@ def _has_passed(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> bool
     """Whether the rank stands further down than one that waits in a call, in the function that both
     are in, and in no other branch there: it went past the call's line without making it.
     """
-    for other in others:
-        pending = ranks[other].pending
-        if pending is None or (pending.name, pending.group) != (usual.name, usual.group):
-            continue
-        if ranks[other].step > ranks[rank].step:
+    for standing in _waiting_in(usual, ranks, others):
+        if standing.step > ranks[rank].step:
             continue  # it has gone past that line, too, and is in the next pass of the loop
-        pair = _common(ranks[rank], ranks[other])
+        pair = _common(ranks[rank], standing)
         if pair is not None and _line(pair[0].site) > _line(pair[1].site):
             return not any(block.endswith(_BRANCHES) for block in pair[0].blocks)
     return False
+
+
+def _waiting_in(usual: Call, ranks: Ranks, others: list[int]) -> list[RankStanding]:
+    """Those of the others that wait in such a call."""
+    return [
+        ranks[other]
+        for other in others
+        for pending in (ranks[other].pending,)
+        if pending is not None and (pending.name, pending.group) == (usual.name, usual.group)
+    ]
 
 
 def _is_behind(rank: int, ranks: Ranks, others: list[int]) -> bool:
@@ -285,11 +288,7 @@ def _is_behind(rank: int, ranks: Ranks, others: list[int]) -> bool:
 
 def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:
     """The branch around a call that others are in and this rank is not: ``train.py:211 if``."""
-    for other in others:
-        standing = ranks[other]
-        pending = standing.pending
-        if pending is None or pending.name != usual.name or pending.group != usual.group:
-            continue
+    for standing in _waiting_in(usual, ranks, others):
         pair = _common(ranks[rank], standing)
         if pair is None:
             continue

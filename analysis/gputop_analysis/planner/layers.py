@@ -14,6 +14,8 @@ from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.products import Product, attention_dims, products
 from gputop_analysis.vram.formula.activations import EAGER_GELU
+from gputop_analysis.vram.formula.discarded import gives_up_outputs
+from gputop_analysis.vram.setup import ModelShape
 
 FORWARD_KERNELS = 24
 """Of a dense eager layer, fused as usual: 4 products, attention, 2 norms, rotary, residuals."""
@@ -131,7 +133,7 @@ def _selective(
     """
     if job.habits.attention == "eager":
         return core
-    if not (job.recipe == "megatron" and job.model.experts):
+    if not gives_up_outputs(job.recipe, job.model):
         return 0.5 * (forward - core)
     tokens = layouts.micro_batch * job.seq / layouts.cp
     rate = device.bytes_per_s * device.efficiency.memory_share
@@ -280,7 +282,7 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     width, _ = attention_dims(model)
     rotary = 8 * extra * tokens * model.heads * width / layouts.tp
     ffn = _activation_width(job, moe)
-    activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
+    activation = extra * _activated_bytes(model, tokens * ffn / layouts.tp)
     return activation_bytes + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
 
 
@@ -289,8 +291,12 @@ def _remade_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
     model = job.model
     rows = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
     routed = model.top_k * (model.moe_ffn or model.ffn) * job.expert_imbalance
-    activation = (6 if model.gated_mlp else 4) * tokens * routed / layouts.tp
-    return 4 * rows * model.hidden + activation
+    return 4 * rows * model.hidden + _activated_bytes(model, tokens * routed / layouts.tp)
+
+
+def _activated_bytes(model: ModelShape, values: Floats) -> Floats:
+    """Of an activation in one kernel: it reads one value, or a gate's two, and writes one."""
+    return (6 if model.gated_mlp else 4) * values
 
 
 def _written_out_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:

@@ -27,12 +27,19 @@ def _without(code, offset):
 
 
 def _leading_to(code, offset):
+    lines = [
+        line
+        for instruction, line in instructions_of(code)
+        if instruction.opcode in _jumps and instruction.argval == offset
+    ]
+    return min(lines, default=0)
+
+
+def instructions_of(code):
+    """Instructions with the lines that they are on; none of a function too long to be read."""
     if len(code.co_code) > _MAX_BYTES:
-        return 0
-    leading, line = [], 0
-    starts = dict(dis.findlinestarts(code))
+        return
+    starts, line = dict(dis.findlinestarts(code)), code.co_firstlineno
     for instruction in dis.get_instructions(code):
         line = starts.get(instruction.offset) or line
-        if instruction.opcode in _jumps and instruction.argval == offset:
-            leading.append(line)
-    return min(leading, default=0)
+        yield instruction, line

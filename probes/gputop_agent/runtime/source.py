@@ -125,8 +125,7 @@ def unanswered(pattern, method):
 
 
 def _calls_surely(function, line, method):
-    nodes = () if function is None else tuple(ast.walk(function))
-    branches = [node for node in nodes if isinstance(node, ast.If)]
+    branches = [node for node in _nodes(function) if isinstance(node, ast.If)]
     return any(
         all(syntax.has_line(branch, line) for branch in branches if syntax.has_line(branch, call))
         for call in _calls(function, method)
@@ -193,6 +192,10 @@ def call_within(function, name):
 def _calls(node, name):
     return [
         part.lineno
-        for part in ast.walk(node or ast.Pass())
+        for part in _nodes(node)
         if isinstance(part, ast.Attribute) and part.attr == name
     ]
+
+
+def _nodes(node):
+    return () if node is None else ast.walk(node)

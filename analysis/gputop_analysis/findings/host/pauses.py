@@ -161,9 +161,9 @@ def _rounded_up(steps: float) -> int:
 
 
 EVALUATING = 0.15
+"""Share of the time in evaluations."""
 USUALLY = 0.95
 """Quantile of what the code around steps without an evaluation takes."""
-"""Share of the time in evaluations."""
 MUCH_AROUND = 1.2
 """Times the forwards that evaluate, from which on the rest is told apart."""
 

@@ -25,10 +25,15 @@ def modules_of(model: ModelShape | None) -> tuple[str, ...]:
     return ("layernorm", "moe_act", *(("mla_up_proj",) if model.mla_kv_rank else ()))
 
 
+def gives_up_outputs(recipe: str, model: ModelShape) -> bool:
+    """Whether that is what selective recomputation means, where attention keeps no scores."""
+    return recipe == "megatron" and bool(model.experts)
+
+
 def is_by_output(d: Dims) -> bool:
-    """Whether that is what selective recomputation means for this setup."""
-    with_scores = d.setup.attention == "eager"
-    return d.recipe == "megatron" and bool(d.model.experts) and not with_scores
+    """Whether a setup recomputes so."""
+    is_selective = d.setup.checkpointing == "selective" and d.setup.attention != "eager"
+    return is_selective and gives_up_outputs(d.recipe, d.model)
 
 
 def discarded(d: Dims, habits: Habits, moe: bool) -> Number:

@@ -265,7 +265,7 @@ def _kept(d: Dims, habits: Habits, moe: bool) -> Number:
     layer = activations.layer(d, habits, moe)
     if d.setup.checkpointing == "full":
         return activations.boundary(d, habits)
-    if d.setup.checkpointing == "selective" and is_by_output(d):
+    if is_by_output(d):
         return layer.whole - discarded(d, habits, moe)
     if d.setup.checkpointing == "selective":
         return activations.selective(d, layer, habits)
@@ -277,9 +277,8 @@ def _work(d: Dims, habits: Habits, moe: bool) -> Number:
     outputs that are discarded one by one.
     """
     layer = activations.layer(d, habits, moe)
-    by_output = d.setup.checkpointing == "selective" and is_by_output(d)
-    if d.setup.checkpointing == "none" or by_output:
-        remade = discarded(d, habits, moe) if by_output else 0
+    if d.setup.checkpointing == "none" or is_by_output(d):
+        remade = discarded(d, habits, moe) if is_by_output(d) else 0
         return remade + most(
             layer.mlp_peak - layer.mlp, layer.norm_peak, layer.scores_peak - layer.mlp
         )

@@ -3,10 +3,9 @@
 The lines of a loop are one place: none of them may hold most of the looks, and all together do.
 """
 
-import dis
+from gputop_agent.runtime.lines import instructions_of
 
 _MAX_KNOWN = 4096
-_MAX_BYTES = 32768  # of bytecode: longer functions are made by programs, and slow to read
 
 _known = {}  # code -> [(offset of the first instruction, offset after the last, line)]
 
@@ -22,11 +21,8 @@ def headers(code, instruction):
 
 
 def _loops(code):
-    if len(code.co_code) > _MAX_BYTES:
-        return []
-    starts, loops, line = dict(dis.findlinestarts(code)), [], code.co_firstlineno
-    for instruction in dis.get_instructions(code):
-        line = starts.get(instruction.offset) or line
-        if instruction.opname == "FOR_ITER":
-            loops.append((instruction.offset, instruction.argval, line))
-    return loops
+    return [
+        (instruction.offset, instruction.argval, line)
+        for instruction, line in instructions_of(code)
+        if instruction.opname == "FOR_ITER"
+    ]
