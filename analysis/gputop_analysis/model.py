@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gputop_analysis.proof import Input as Input
 from gputop_analysis.proof import Proof
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 Severity = Literal["critical", "high", "medium", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "high", "medium", "info")
+
+
+class Since(NamedTuple):
+    """Where a finding is about the newer steps alone: the first of them, and how long they take."""
+
+    step: int
+    step_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,8 @@ class Finding:
     """0 to 1."""
     recoverable_ms_per_step: float | None = None
     """Wall time per step that the fix would win back; None where none can be (NaN, crash)."""
+    since: Since | None = None
+    """The steps that it would win it back in; None: in all."""
     interval_ms_per_step: tuple[float, float] | None = None
     """95 % interval of the same."""
     recoverable_hours: float | None = None

@@ -14,6 +14,8 @@ class Win(NamedTuple):
 
     before_ms: float
     after_ms: float
+    since_step: int = 0
+    """First step that is as slow as ``before_ms``."""
 
     @property
     def factor(self) -> float:
@@ -29,7 +31,8 @@ def mean_step_ms(summary: RunSummary) -> float:
 
 def win_of(summary: RunSummary, finding: Finding) -> Win | None:
     """The win of one finding; None where its fix wins no time, or more than a step has."""
-    won_ms, before_ms = finding.recoverable_ms_per_step, mean_step_ms(summary)
+    won_ms = finding.recoverable_ms_per_step
+    since_step, before_ms = finding.since or (0, mean_step_ms(summary))
     if not won_ms or not 0 < won_ms < before_ms:
         return None
-    return Win(before_ms, before_ms - won_ms)
+    return Win(before_ms, before_ms - won_ms, since_step)

@@ -28,8 +28,12 @@ def win_words(win: Win) -> str:
     digits = ".1f" if win.factor >= 1.95 else ".2f"
     return (
         f"{win.factor:{digits}}x faster possible: {ms(win.before_ms)} to {ms(win.after_ms)} "
-        "ms a step"
+        f"ms a step{_since(win)}"
     )
+
+
+def _since(win: Win) -> str:
+    return f" since step {win.since_step:,}" if win.since_step else ""
 
 
 def saving(report: Report, win: Win) -> str:
@@ -38,10 +42,9 @@ def saving(report: Report, win: Win) -> str:
     """
     s = report.summary
     if s.state in _ENDED:
-        steps, over = (
-            s.steps,
-            f"would have saved {{}} over the {counted(s.steps, 'step')} of this run",
-        )
+        steps = s.steps - win.since_step
+        of_run = _since(win) or " of this run"
+        over = f"would have saved {{}} over the {counted(steps, 'step')}{of_run}"
     elif s.total_steps and s.total_steps > s.steps:
         steps = s.total_steps - s.steps
         over = f"saves {{}} over the {counted(steps, 'step')} that are left"

@@ -127,6 +127,8 @@ def recoverable(finding: Finding) -> str:
     if finding.recoverable_ms_per_step is None:
         return ""
     gain = f"{ms(finding.recoverable_ms_per_step)} ms a step"
+    if finding.since:
+        gain += f" since step {finding.since.step:,}"
     if finding.interval_ms_per_step:
         low, high = finding.interval_ms_per_step
         gain += f" (95 % interval {ms(low)} to {ms(high)})"

@@ -25,7 +25,7 @@ from gputop_analysis.findings.site import named
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.findings.told import told_optimizers
 from gputop_analysis.level import LevelChange, level_change
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Since
 from gputop_analysis.text import longer, percent
 from gputop_analysis.view import Array, RunView
 
@@ -126,6 +126,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         site=site.site if site else None,
         confidence=0.8,
         recoverable_ms_per_step=growth.ms,
+        since=Since(change.step, change.after_ms),
         interval_ms_per_step=(max(0.0, growth.ms - error_ms), growth.ms + error_ms),
         proof=_proof(change, rank, growth.threshold, queued_ms),
     )
