@@ -170,3 +170,12 @@ def test_a_vision_transformer_sees_its_patches():
     }
     shape = shape_from_config({**config, "image_size": 224, "patch_size": 16})
     assert (shape.max_position, shape.vision_patch, shape.gated_mlp) == (196, 16, False)
+
+
+def test_a_configuration_says_whether_it_drops_anything():
+    gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2}
+    assert shape_from_config(gpt2).dropout is None
+    assert shape_from_config({**gpt2, "resid_pdrop": 0.0, "attn_pdrop": 0.0}).dropout is False
+    assert shape_from_config({**gpt2, "resid_pdrop": 0.0, "attn_pdrop": 0.1}).dropout is True
+    llama = {**gpt2, "model_type": "llama", "attention_dropout": 0.0}
+    assert shape_from_config(llama).dropout is None

@@ -365,3 +365,17 @@ def test_experts_of_a_layer_share_one_such_gradient():
     moe = dims(MEGATRON.but(model=catalog.model("mixtral-8x7b")))
     dense = dims(MEGATRON.but(model=replace(catalog.model("mixtral-8x7b"), experts=0, top_k=0)))
     assert unread_gradients(moe) == unread_gradients(dense)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_configuration_without_dropout_keeps_no_masks(family):
+    """GPT-2 and BERT drop by default: masks and masked scores are most of what eager keeps."""
+    pytest.importorskip("transformers")
+    shape = ModelShape(
+        "small", family, 256, 4, 8, 8, 32, 1024, 512, max_position=1024, gated_mlp=False
+    )
+    drops = Setup(shape, 1024, 1, dtype="fp32", attention="eager", optimizer="sgd")
+    without = drops.but(model=replace(shape, dropout=False))
+    for setup in (drops, without):
+        assert peak(setup).allocated == pytest.approx(replayed(trace(setup)).allocated, rel=0.06)
+    assert peak(without).allocated < 0.8 * peak(drops).allocated

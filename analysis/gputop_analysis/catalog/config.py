@@ -46,6 +46,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mla_rope_dim": ("qk_rope_head_dim",),
     "mla_v_dim": ("v_head_dim",),
 }
+_DROPOUTS = ("dropout", "resid_pdrop", "hidden_dropout_prob")
+_SCORE_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _VISION = ("vision_config", "vision_tower_config", "vit_config")
 _TIED_BY_DEFAULT = {
@@ -106,6 +108,7 @@ def shape_from_config(config: Config) -> ModelShape:
         gated_mlp=_gated(family, text),
         tied_embeddings=_tied(family, config, text),
         attention_bias=_bias(text),
+        dropout=_dropout(text),
         source="its config.json",
         **counts,
         **vision,
@@ -187,6 +190,13 @@ def _tied(family: str, config: Config, text: Config) -> bool:
 def _bias(text: Config) -> bool | None:
     bias = text.get("attention_bias", text.get("qkv_bias"))
     return bias if isinstance(bias, bool) else None
+
+
+def _dropout(text: Config) -> bool | None:
+    """Whether a family that has a dropout of its hidden states uses any; None: it has none."""
+    if not any(name in text for name in _DROPOUTS):
+        return None
+    return any(text.get(name) for name in (*_DROPOUTS, *_SCORE_DROPOUTS))
 
 
 def _vision(config: Config, text: Config) -> dict[str, int]:

@@ -35,7 +35,8 @@ _NEUTRAL = frozenset(
         "gpu gpus graphics card cards accelerator accelerators device devices superchip "
         "tensor core cores data center datacenter edition generation vram memory ram "
         "hgx dgx baseboard board module mcm oam ac mba vf nvlink "
-        "の カード メモリ 显卡 顯卡 显存 顯存 卡 "
+        "unified gcd one "
+        "の カード メモリ 显卡 顯卡 显存 顯存 卡 各 "
         "lc standard dedicated instance spot "
         "cloud colab kaggle aws gcp azure lambda runpod "
         "each per single node nodes machine machines with of on a the x "
@@ -56,11 +57,13 @@ _FORMS = {"sxm": "SXM", "hgx": "SXM", "pcie": "PCIe", "oam": "OAM"}
 _EDITIONS = ("nvl", "server", "workstation")
 """Words that tell parts of one chip apart by their names in the table."""
 _SPELLINGS = (
-    (r"\bpci[- ]?e(?:xpress)?\b", "pcie"),
+    (r"\bpci(?:[- ]?e(?:xpress)?)?\b", "pcie"),
     (r"(?<=[a-z0-9])(sxm\d?|pcie|nvl|oam)\b", r" \1"),
     (r"\bsxm\d\b", "sxm"),
     (r"(?<=[ ,+/])(\d+)x(?=[a-z])", r"\1 x "),
+    (r"\b(nvidia|tesla|quadro|geforce)(?=[a-z]+\d)", r"\1 "),
     (r"\b(rtx|gtx|gaudi|tpu)(?=[a-z]?\d)", r"\1 "),
+    (r"\ba(\d{4})[- ]?ada\b", r"\1 ada"),  # there is no A6000 of Ada
     (r"\b(\d{4})(ti|super|ada|d|xtx|xt|gre)\b", r"\1 \2"),
     (r"\bti(super)\b", r"ti \1"),
     (r"\b(mi|[abhlmptv]) ?-?(\d{2,3}[a-z]?)\b", r"\1\2"),
@@ -124,9 +127,9 @@ def match_gpu(name: str) -> GpuMatch:
     try:
         read = _read(name, text)
     except LookupError:
-        if alias is None:
-            raise
-        return GpuMatch(alias, name)
+        if aliased := _aliased(name, text):
+            return aliased
+        raise
     return GpuMatch(alias, name) if alias not in (None, read.spec) else read
 
 
@@ -152,6 +155,17 @@ def _counted(name: str, text: str) -> GpuMatch | None:
     return None
 
 
+def _aliased(name: str, text: str) -> GpuMatch | None:
+    """What the table calls so besides, as a whole or without count and memory."""
+    said = gpu_text.facts(text)
+    bare = " ".join(word for word in re.split(r"[\s,:()]+", said.words) if word not in _AROUND)
+    for written, count, memory in ((name, 1, 0.0), (bare, said.count, said.memory_gb)):
+        spec = _by_alias().get(_letters(written))
+        if spec and count and _of_memory([spec], memory):
+            return GpuMatch(spec, name, count)
+    return None
+
+
 def _read(name: str, text: str) -> GpuMatch:
     """The GPU of a name that is read as facts.
 
@@ -166,6 +180,10 @@ def _read(name: str, text: str) -> GpuMatch:
     chip = able[0].chip
     if said.count == 1 and "dgx" in words and chip in _SYSTEMS_OF_EIGHT:
         said = replace(said, count=8)
+    longer_chips = _longer_chips(chip) if gpu_text.is_cut(text) else []
+    if longer_chips:
+        longer = " or ".join(longer_chip.upper() for longer_chip in longer_chips)
+        raise _unknown(name, f" (it is cut: {longer} begins so, too)")
     unexplained = _unexplained(words, able)
     if unexplained:
         raise _unknown(name, f" ({unexplained[0]!r} makes it another part than the {chip.upper()})")
@@ -257,6 +275,11 @@ def _chips_of_number(words: list[str], memory: float) -> list[str]:
     if not numbered:
         return []
     return list(dict.fromkeys(spec.chip for spec in _of_memory(numbered, memory)))
+
+
+def _longer_chips(chip: str) -> list[str]:
+    """Chips whose names begin with another's, as that of the 2080 Ti."""
+    return sorted({spec.chip for spec in gpus() if spec.chip.startswith(f"{chip} ")})
 
 
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:

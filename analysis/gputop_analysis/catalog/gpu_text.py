@@ -21,6 +21,7 @@ _NUMBERS = {
 }
 _COUNTERS = "卡张張块塊枚基"
 _WRITTEN_NUMBERS = str.maketrans("单單双雙两兩三四六八", "1122223468")
+_NARROW = str.maketrans("（），：／＊", "(),:/*")
 _INSIDE = (
     r"name='([^']+)'",  # torch.cuda.get_device_properties
     r"nvidia corporation[^\[]*\[([^\]]+)\]",  # lspci
@@ -42,7 +43,8 @@ _NOISE = re.compile(
 )
 _TIMES = r"\s*[x×*]\s*"
 _COUNT_INSIDE = (
-    r"(?<!x )\b(\d{1,5})[- ]gpus?\b",
+    r"-(\d{1,2})(?=-\d{2,3}g$)",  # Scaleway's machines
+    r"(?<!x )(?<!gaudi )\b(\d{1,5})[- ]gpus?\b",
     rf"\b(\d{{1,5}}){_TIMES}(?=\d+\s*gi?b?\b)",
     r"(?:(?<=[a-z] )|\()(\d{1,3})\s?[x×](?=\s?[a-z])",
     r"(?<=\w)\s*[x×]\s*(\d{1,3})(?=\s*\()",
@@ -75,13 +77,18 @@ class NameFacts:
 
 def plain(name: str) -> str:
     """The name itself out of a line of a log, in lower case."""
-    text = name.lower()
+    text = name.lower().translate(_NARROW)
     if "name='" not in name:
         text = _MEMORY_ALONE.sub(r"\1 \2gb", text).replace("_", " ")
     for pattern in _INSIDE:
         if inside := re.search(pattern, text):
             return _NOISE.sub(" ", inside[1].replace("_", " "))
     return _NOISE.sub(" ", text)
+
+
+def is_cut(text: str) -> bool:
+    """Whether a table has cut it, as ``nvidia-smi`` does: ``GeForce RTX 2080 ...``."""
+    return re.search(r"\.\.\.|…", text) is not None
 
 
 def facts(text: str) -> NameFacts:

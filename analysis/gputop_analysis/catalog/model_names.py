@@ -17,10 +17,12 @@ from gputop_analysis.catalog.other_kinds import kind_of
 from gputop_analysis.data import table
 
 SUGGESTIONS = 5
+SAME_PARAMETERS = 0.05
+"""Share by which millions in a name may differ from the model's own, which may tie its head."""
 _QUANTISED = re.compile(
     r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|(?:nv|mx)?fp[48]|fp16|bf16|f16|f32"
-    r"|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat|i?q\d(?:[-.]?[k01s](?:-?[msl])?)?"
-    r"|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm"
+    r"|w\d+(?:a\d+)?|g(?:32|64|128)|sym|gptq|awq|gguf|ggml(?:v\d)?|exl2|mlx|qat|i?q\d(?:[-.]?[k01s](?:-?[msl])?)?"
+    r"|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm|imatrix"
     r"|safetensors|hf|fast)(?=$|[-. ])"
 )
 _FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|int4|nf4|gptq|awq)(?=$|[-. ])")
@@ -29,7 +31,7 @@ _TUNED = re.compile(
     r"|reasoning|embedding|reranker"
     r"|deduped|abliterated|uncensored|latest|\d+k|1m|mt|mnli|lora|qlora|adapter|peft|ft"
     r"|finetuned?|fine-tuned?|full|merged"
-    r"|pretrained|pretrain|model|weights|ckpt|checkpoint|release|ner|squad2?|whole-word-masking)\b"
+    r"|epochs?-?\d+(?:\.\d+)?|pretrained|pretrain|model|weights|ckpt|checkpoint|release|ner|squad2?|whole-word-masking)\b"
 )
 _PART = re.compile(r"-\((?:text|multimodal)\)")
 """What a row of the table counts of a model that sees."""
@@ -106,6 +108,7 @@ def _matched(name: str, plain: str) -> ModelName:
         _by_beginning,
         _by_ends,
         _by_folder,
+        _by_parameters,
     ):
         if matched := reader(name, plain):
             return matched
@@ -192,9 +195,10 @@ def _by_ending(name: str, plain: str) -> ModelName | None:
         return None
     for start in range(1, len(words)):
         ending = "-".join(words[start:])
-        if re.search(r"[a-z]{4}", ending) is None or re.search(r"\d[bm]\b", ending) is None:
+        is_named = re.search(r"[a-z]{4}", ending) or _head(words[start]) in _heads()
+        if not is_named or re.search(r"\d[bm]\b", ending) is None:
             continue
-        if matched := _by_core(name, ending):
+        if matched := _by_core(name, ending) or _by_alias(name, ending):
             why = f"{name.strip()} is taken as {matched.row}, which its name says it is made of"
             return ModelName(matched.row, why)
     return None
@@ -239,6 +243,30 @@ def _by_folder(name: str, plain: str) -> ModelName | None:
         return _matched(name, above)
     except LookupError:
         return None
+
+
+def _by_parameters(name: str, plain: str) -> ModelName | None:
+    """``flan-t5-783m`` as the one Flan-T5 of so many parameters."""
+    words = _unquantised(_last(plain)).split("-")
+    if _OTHER_SHAPE.search(plain) or not re.fullmatch(r"\d{3}m", words[-1]):
+        return None  # of billions, several models have about so many
+    _, wanted = _family_and_size(words[-1])
+    for start in range(len(words) - 1):
+        family = "-".join(words[start:-1])
+        sized = [
+            row["name"]
+            for row in table("models.csv")
+            if row["name"].startswith(family)
+            and abs(_parameters(row) / wanted - 1) <= SAME_PARAMETERS
+        ]
+        if len(sized) == 1 and _head(words[start]) in _heads():
+            why = f"{name.strip()} is taken as {sized[0]}, the one of so many parameters"
+            return ModelName(sized[0], why)
+    return None
+
+
+def _parameters(row: dict[str, str]) -> float:
+    return float(row["total_params_official"] or row["total_params_computed"])
 
 
 def _of_four_bits(plain: str) -> str:
@@ -291,7 +319,7 @@ def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
 
     def far(row: dict[str, str]) -> float:
         other, _ = _family_and_size(_plain(row["name"]))
-        parameters = float(row["total_params_official"] or row["total_params_computed"])
+        parameters = _parameters(row)
         unlike = 1 - SequenceMatcher(None, family, other, autojunk=False).ratio()
         return 6 * unlike + (abs(math.log2(size / parameters)) if size else 1.0)
 
@@ -326,10 +354,18 @@ def _readings() -> dict[str, list[tuple[str, _Reading]]]:
 
 
 @cache
+def _heads() -> frozenset[str]:
+    """What models are called before their release and size, as ``llama`` and ``yi``."""
+    return frozenset(_head(row["name"]) for row in table("models.csv"))
+
+
+def _head(word: str) -> str:
+    return re.split(r"[^a-z]", word, maxsplit=1)[0]
+
+
 def _families() -> frozenset[str]:
-    """What models are called before their release and size, as ``llama``."""
-    heads = (re.match(r"[a-z]+", row["name"]) for row in table("models.csv"))
-    return frozenset(head[0] for head in heads if head and len(head[0]) > 3)
+    """Those that are no part of other words."""
+    return frozenset(head for head in _heads() if len(head) > 3)
 
 
 @cache
@@ -350,13 +386,23 @@ def _written() -> Iterator[tuple[str, str]]:
 
 def _plain(name: str) -> str:
     name = re.sub(r"/snapshots/[0-9a-f]{6,}$", "", name.strip().lower().rstrip("/"))
-    name = re.sub(r"(?:/config\.json|\.gguf|\.safetensors)$", "", name.rpartition("--")[2])
+    name = re.sub(r"(?:/config\.json|\.(?:gguf|safetensors|bin|ckpt|pt))$", "", _bare(name))
     name = re.sub(r"^(?:(?:us|eu|apac)\.)?[a-z]+\.(?=[a-z]{3,})|(?<=\w)-v\d+:\d+$", "", name)
     name = re.sub(r"\bllama-?3-?([1-4])(?=[-_ ])", r"llama-3.\1", name)
+    name = re.sub(r"\bllama[-_ ]?v([23](?:\.\d)?)(?=[-_ ])", r"llama-\1", name)
+    name = re.sub(rf"(?<![a-z\d])l([23](?:\.[1-3])?)-(?={_SIZE})", r"llama-\1-", name)
+    name = re.sub(r"(?<![\d.])(\d)b(\d)(?!\d)", r"\1.\2b", name)
     name = re.sub(rf"(?<=\d)_(?={_SIZE}(?![a-z\d]))", "-", name)
     name = re.sub(r"(?<=\d)_(?=\d)", ".", name)
     name = re.sub(r"(?<=[a-z]{4})v(?=\d(?:\.\d+)?(?:$|[-_/]))", "-v", name)
     return re.sub(r"[\s_:]+", "-", name)
+
+
+def _bare(name: str) -> str:
+    """Without the hub, its cache's folder or a well-known owner that a file name begins with."""
+    return re.sub(
+        r"^(?:hf-hub:|hf:|hf\.co/|huggingface\.co/|thebloke_)", "", name.rpartition("--")[2]
+    )
 
 
 def _last(plain: str) -> str:

@@ -70,6 +70,8 @@ class ModelShape:
     """Rows of BERT's segment embedding."""
     attention_bias: bool | None = None
     """Of queries, keys and values; None: as the family has it."""
+    dropout: bool | None = None
+    """Whether its configuration drops anything; None: as the family does."""
     experts: int = 0
     shared_experts: int = 0
     top_k: int = 0

@@ -66,7 +66,10 @@ def _plain_config(setup: Setup, source: Optional[str]) -> Any:
     shape = setup["model"]
     if shape.get("config"):
         return config_from_dict(shape["config"])
-    return config_from_shape(shape)
+    config = config_from_shape(shape)
+    if shape.get("dropout") is False:
+        _set_dropout(text_config(config), 0.0)
+    return config
 
 
 def text_config(config: Any) -> Any:

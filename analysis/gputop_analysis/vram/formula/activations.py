@@ -150,7 +150,7 @@ def stream_kept(d: Dims, habits: Habits) -> Number:
     """What lies between attention and MLP: norms' inputs and outputs, dropout masks of a byte."""
     family, hidden = traits(d.model.family), d.model.hidden
     norm = norm_kept(d, habits, hidden)
-    dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
+    dropout = d.setup.dropout > 0 or _drops(d, DROPOUT)
     input_bytes = habits.linear_input if habits.linear_input else d.compute
     inputs = keeps_inputs(d) * input_bytes * hidden * (1 if not habits.casts_inputs else 2.5)
     count = family.norms_per_layer
@@ -238,7 +238,7 @@ def scores(d: Dims, habits: Habits) -> float:
     if by_math(d):
         return softmax
     copied = d.compute * (softmax > d.compute)
-    dropped = d.setup.dropout > 0 or _drops_scores(d)
+    dropped = d.setup.dropout > 0 or _drops(d, SCORES_DROPOUT)
     return softmax + copied + (d.compute + 1) * dropped + d.compute * capped(d)
 
 
@@ -251,12 +251,14 @@ def softmax_bytes(d: Dims, habits: Habits) -> float:
     if d.recipe == "megatron":
         return d.compute
     by_hand = d.recipe == "plain" and not d.setup.autocast
-    in_type = by_hand or _drops_scores(d) or d.model.family in SOFTMAX_AS_IT_IS
+    of_family = d.model.family in SCORES_DROPOUT and written_out(d)
+    in_type = by_hand or of_family or d.model.family in SOFTMAX_AS_IT_IS
     return d.compute if in_type and not habits.casts_inputs else 4.0
 
 
-def _drops_scores(d: Dims) -> bool:
-    return d.model.family in SCORES_DROPOUT and written_out(d)
+def _drops(d: Dims, by_default: tuple[str, ...]) -> bool:
+    """Whether a model of families that train with dropout does, too: its configuration may not."""
+    return d.model.dropout is not False and d.model.family in by_default and written_out(d)
 
 
 def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:

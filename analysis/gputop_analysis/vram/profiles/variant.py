@@ -110,6 +110,7 @@ def _beyond(setup: Setup) -> bool:
         setup.optimizer == "none",  # without gradients little of the forward pass is kept
         setup.optimizer_in_backward,
         setup.dropout,
+        setup.model.dropout is False,  # a profile drops as its family does
         setup.modules_to_save,
         setup.bitsandbytes,
         setup.lengths == "varied",
