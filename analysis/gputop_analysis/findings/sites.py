@@ -27,6 +27,7 @@ from gputop_analysis.findings.stack_samples import (
     Event,
     Path,
     PlacedSample,
+    calls_around_training,
     counted_by_line,
     ends_at_loop,
     functions,
@@ -106,7 +107,7 @@ def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
     if count < ENOUGH:
         return None
     site = replace(at_line(line, users, total(samples)), share=count / total(samples))
-    return where_it_is_called(site, users)
+    return where_it_is_called(site, users, calls_around_training(view, rank))
 
 
 def _judged(samples: list[PlacedSample]) -> list[PlacedSample]:

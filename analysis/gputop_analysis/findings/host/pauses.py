@@ -200,7 +200,9 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     forwards_ms = float(series.per_step_ms("eval_ns").mean())
     around = ""
     if spent.ms.value > MUCH_AROUND * forwards_ms:
+        rest = top_site(view, "other", rank=spent.rank, all_work=True)
         around = f", of which {forwards_ms * every:,.0f} ms in the model"
+        around += named(rest, ", other code mostly at {}")
     return spec.make(
         severity="high" if spent.share.low > 0.50 else "medium",
         title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",

@@ -20,6 +20,11 @@ MUCH_DEAD = 0.01
 SOLVED = 1e-3
 """Of the first losses: a loss below that is as good as none, and none has no gradient."""
 
+LOSS_OF_NOTHING = (
+    "the loss is 0 from the first step on, whatever the network says: look at what it compares, as "
+    "cross_entropy() of a single class, a mask that leaves nothing, targets that are the outputs"
+)
+
 
 @finding(
     id="NU13",
@@ -60,7 +65,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             return None
         since = _since(events)
         first, last_losses = _losses(view, rank)
-        solved = abs(last_losses) <= SOLVED * abs(first)
+        solved, is_nothing = _is_solved(first, last_losses), first == last_losses == 0
         if np.isfinite(first):
             loss = f"; loss {first:.4g} at first, {last_losses:.4g} now"
         else:
@@ -77,6 +82,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             f"{rank}{loss}" + ("; clip_grad_norm_ is called with max_norm=0" if clipped else ""),
             fix=_through_flat(last)
             or _zeroed(last)
+            or (LOSS_OF_NOTHING if is_nothing else "")
             or _ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
             rank=rank,
             site=clip.get("site") if clipped else _made_at(last) or last.get("backward_at"),
@@ -103,6 +109,11 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "checkup", of_rank) or _partly_dead(view, spec)
+
+
+def _is_solved(first: float, last: float) -> bool:
+    """Whether a loss has come down to next to nothing; one that was 0 from the start has not."""
+    return abs(first) > 0 and abs(last) <= SOLVED * abs(first)
 
 
 def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
@@ -161,7 +172,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
         dead, total = last.get("zero_gradient") or 0, last.get("trainable") or 0
         first, last_losses = _losses(view, rank)
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
-        solved = abs(last_losses) <= SOLVED * abs(first)
+        solved = _is_solved(first, last_losses)
         if not dead or not total or solved or experts:
             return None
         names = parameter_names(last["zero_gradient_names"])
