@@ -123,8 +123,8 @@ def new_optimizer(optimizer):
 def look_again():
     """Backward ran and no known module's forward was seen: hook anew, or one level deeper.
 
-    The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or
-    ``model.compile()`` has replaced our slot.
+    The model is called through a method (``model.encode(x)``, ``model.forward(x)``, Lightning's
+    ``training_step``), or ``model.compile()`` has replaced our slot.
     """
     if (
         any(hook_module(module) for module in living.alive(search.frontier))
