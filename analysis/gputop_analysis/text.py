@@ -101,6 +101,11 @@ def whole(value: float) -> str:
     return f"{value:.0f}" if math.isfinite(value) else MISSING
 
 
+def rate(value: float) -> str:
+    """``20,812``, ``4.6`` or ``0.75`` a second: never 0 of what does come."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def percent(share: float) -> str:
     """``10 %`` of 0.1: how a threshold is told."""
     return f"{100 * share:g} %"

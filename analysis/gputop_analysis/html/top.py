@@ -11,7 +11,7 @@ from gputop_analysis.report.build import Report
 from gputop_analysis.report.occasion import occasion
 from gputop_analysis.report.winning import first_win, saving, win_words
 from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, recoverable, size
-from gputop_analysis.text import duration, ms
+from gputop_analysis.text import duration, ms, rate
 from gputop_analysis.win import mean_step_ms
 
 
@@ -87,9 +87,9 @@ def tiles(report: Report) -> str:
     if s.steps_per_s:
         shown.append(tile("speed", f"{s.steps_per_s:,.3g}", "steps/s"))
     if s.samples_per_s:
-        shown.append(tile("throughput", f"{s.samples_per_s:,.0f}", "samples/s"))
+        shown.append(tile("throughput", rate(s.samples_per_s), "samples/s"))
     if s.tokens_per_s:
-        shown.append(tile("throughput", f"{s.tokens_per_s:,.0f}", "tokens/s"))
+        shown.append(tile("throughput", rate(s.tokens_per_s), "tokens/s"))
     if s.world_size:
         shown.append(tile("ranks", size(s).removesuffix(" ranks").removesuffix(" rank"), ""))
     shown.append(tile("duration", duration(s.duration_s), ""))

@@ -219,6 +219,15 @@ def _is_only_bound(module: Module, name: str) -> bool:
     )
 
 
+def _may_be_off(module: Module, call: ast.Call) -> bool:
+    """Whether autograd's profiler is asked for by a switch, its first argument ``enabled``."""
+    if module.resolve(call.func) != "torch.autograd.profiler.profile":
+        return False
+    given = keyword(call, "enabled")
+    switch = given.value if given else next(iter(call.args), None)
+    return switch is not None and not (isinstance(switch, ast.Constant) and switch.value is True)
+
+
 @rule(
     "profiler-all-run",
     "HO16",
@@ -234,6 +243,8 @@ def profiles_everything(module: Module) -> Iterator[Hit]:
         else:
             statement = None
         if not isinstance(statement, ast.With) or keyword(call, "schedule"):
+            continue
+        if _may_be_off(module, call):
             continue
         seen = module.is_seen(call)
         if seen or (loops.train_within(statement.body) and not module.is_conditional(statement)):
