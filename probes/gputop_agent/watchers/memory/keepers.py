@@ -198,9 +198,8 @@ def _all_of_its_kind(pile, ours):
 def _is_one_of_many(entry, holder):
     """Whether a container is a value among others of its kind in another one."""
     values = list(holder.values() if type(holder) in _MAPS else holder)
-    return any(value is entry for value in values) and {type(one) for one in values} == {
-        type(entry)
-    }
+    is_among_them = any(value is entry for value in values)
+    return is_among_them and {type(value) for value in values} == {type(entry)}
 
 
 def _may_be_between(holder):

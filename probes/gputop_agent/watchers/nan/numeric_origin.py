@@ -252,16 +252,16 @@ def _likeliest(operations, call, point):
     operation. A call of None is what lies after the model.
     """
     within_call = _own_range(call) if call is not None else _always
-    own = [
+    candidates = [
         (graph_origin.weight_of(name), number, name)
         for number, name in operations
         if number > point.number and within_call(number)
     ]
-    if not own:
+    if not candidates:
         return (-1, 0), None
-    weight, _, name = max(own)
+    weight, _, name = max(candidates)
     # of calls alike, the one with fewer operations
-    return (weight, 0 if call is None else -len(own)), name
+    return (weight, 0 if call is None else -len(candidates)), name
 
 
 def _always(number):
