@@ -363,10 +363,14 @@ def decorated_at(function):
         for node in syntax.nodes(file)
         if isinstance(node, syntax.FUNCTION) and node.name == function
         for decorator in node.decorator_list
-        for part in ast.walk(decorator)
-        if "cache" in _last_name(part)
+        if _names_cache(decorator)
     ]
     return source.place_of(lines) or ""
+
+
+def _names_cache(decorator):
+    """Whether a name in it says that results are kept, as ``lru_cache(maxsize=None)``."""
+    return any("cache" in _last_name(part) for part in ast.walk(decorator))
 
 
 def _place_on_stack(pattern):
