@@ -111,7 +111,7 @@ def take_padding():
     if not batches:
         return None
     sums = {name: sum(getattr(batch, name) for batch in batches) for name in _SUMMED}
-    padding = dict(sums, batches=len(batches))
+    padding: Any = dict(sums, batches=len(batches))
     fillings = [batch.filling for batch in batches if batch.filling is not None]
     if fillings:
         padding["filling"] = str(fillings[-1])
