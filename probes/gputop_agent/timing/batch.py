@@ -110,9 +110,12 @@ def take_padding():
     batches, facts.padding = facts.padding, []
     if not batches:
         return None
-    sums = {name: sum(getattr(one, name) for one in batches) for name in _SUMMED}
-    values = [one.filling for one in batches if one.filling is not None]
-    return dict(sums, batches=len(batches), **({"filling": str(values[-1])} if values else {}))
+    sums = {name: sum(getattr(batch, name) for batch in batches) for name in _SUMMED}
+    padding: Any = dict(sums, batches=len(batches))
+    fillings = [batch.filling for batch in batches if batch.filling is not None]
+    if fillings:
+        padding["filling"] = str(fillings[-1])
+    return padding
 
 
 def take_repeats():
