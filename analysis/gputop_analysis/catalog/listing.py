@@ -142,14 +142,14 @@ def chosen(
     if sort and sort not in SORTS:
         raise ValueError(f"no order {sort!r}: {', '.join(SORTS)}")
     wanted = words.lower().split()
-    rows_kept = [
+    matching_rows = [
         row
         for row in rows
         if row.spec.memory_gb >= min_memory_gb
         and vendor.lower() in row.spec.vendor.lower()
         and all(word in _text(row.spec) for word in wanted)
     ]
-    return sorted(rows_kept, key=SORTS[sort]) if sort else rows_kept
+    return sorted(matching_rows, key=SORTS[sort]) if sort else matching_rows
 
 
 def _text(spec: GpuSpec) -> str:

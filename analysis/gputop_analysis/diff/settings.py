@@ -51,12 +51,9 @@ def _is_size(name: str) -> bool:
 def _one_model(sizes: list[SettingChange]) -> SettingChange:
     """Many figures of the model as one change."""
     values = {change.name.removeprefix("model."): change for change in sizes}
-    a, b = (
-        model_words(
-            {key: getattr(values[key], side) for key in ("class", "parameters") if key in values}
-        )
-        for side in ("a", "b")
-    )
+    named = {key: values[key] for key in ("class", "parameters") if key in values}
+    a = model_words({key: change.a for key, change in named.items()})
+    b = model_words({key: change.b for key, change in named.items()})
     count = f"{len(sizes)} figures of its size"
     return SettingChange("model", a or count, b or "differ", "config")
 
