@@ -91,6 +91,7 @@ def _findings(findings: FindingsDiff) -> dict[str, Any]:
 
 
 def _listed(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """What is told of each, without its proof."""
     return [
         {"id": f.id, "severity": f.severity, "rank": f.rank, "title": f.title} for f in findings
     ]

@@ -36,10 +36,9 @@ def telling(changes: tuple[SettingChange, ...]) -> list[SettingChange]:
     sizes = [change for change in changes if _is_size(change.name)]
     if len(sizes) > 1:
         shown = [change for change in changes if change not in sizes]
+        shown.append(_one_model(sizes))
     else:
         shown = list(changes)
-    if len(sizes) > 1:
-        shown.append(_one_model(sizes))
     return sorted(shown, key=_place)
 
 

@@ -28,14 +28,11 @@ MATH_SHARE = 0.10
 )
 def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     """Not a fault in itself: the sum of all others."""
-    efficiencies = [
-        (rank, rank_efficiency)
-        for rank in view.ranks
-        if (rank_efficiency := efficiency(view, rank))
-    ]
+    efficiencies = list(filter(None, (efficiency(view, rank) for rank in view.ranks)))
     if not efficiencies or len(efficiencies) < len(view.ranks):
         return None
-    rank_efficiency = sorted(efficiencies, key=lambda k: k[1].mfu)[(len(efficiencies) - 1) // 2][1]
+    by_mfu = sorted(efficiencies, key=lambda rank_efficiency: rank_efficiency.mfu)
+    rank_efficiency = by_mfu[(len(by_mfu) - 1) // 2]
     if rank_efficiency.mfu >= LOW_MFU:
         return None
     return spec.make(

@@ -118,9 +118,8 @@ def _of_loader(view: RunView, rank: int, name: str) -> Any:
 
 
 def _of_workers(workers: Workers, others: list[Workers]) -> list[str]:
-    cpu, disk = (
-        float(np.median([getattr(crew, name) for crew in others])) for name in ("cpu", "disk")
-    )
+    cpu = float(np.median([crew.cpu for crew in others]))
+    disk = float(np.median([crew.disk for crew in others]))
     differences = []
     if abs(workers.cpu - cpu) > 0.3:
         differences.append(

@@ -62,10 +62,10 @@ def last_count(view: RunView, rank: int) -> Mapping[str, Any]:
     alone has found what holds them; empty where none was made.
     """
     counts = told(view, "tensors")
-    own = next(reversed(counts.get(rank, [])), {})
-    others = [events[-1] for other, events in counts.items() if other != rank and events]
-    finders = (count for count in (own, *others) if any(map(count.get, HOLDERS)))
-    return own if own.get("gc_off") else next(finders, own)
+    own_count = next(reversed(counts.get(rank, [])), {})
+    other_counts = [events[-1] for other, events in counts.items() if other != rank and events]
+    finders = (count for count in (own_count, *other_counts) if any(map(count.get, HOLDERS)))
+    return own_count if own_count.get("gc_off") else next(finders, own_count)
 
 
 def kept_in(view: RunView, rank: int) -> str:
