@@ -227,11 +227,10 @@ def _levels(series: Array, wanted: Array) -> tuple[Array, Array]:
 def _changes(series: Series, axis: str, values: Array, changed) -> list[Spike]:
     valid = np.flatnonzero(np.isfinite(values))
     before, after = values[valid[:-1]], values[valid[1:]]
+    is_change = changed(before, after)
     return [
         Spike(axis, *_at(series, int(i)), float(values[i]), float(old), np.inf)
-        for i, old in zip(
-            valid[1:][changed(before, after)], before[changed(before, after)], strict=True
-        )
+        for i, old in zip(valid[1:][is_change], before[is_change], strict=True)
     ]
 
 

@@ -134,9 +134,9 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     wait_ms, source = wait / 1e6, DDP_TIMERS
     beside_ms, beside = np.zeros_like(wait_ms), _beside_backward(view, common)
     if beside is not None:
-        waited, what = beside
+        waited, beside_source = beside
         beside_ms, covered = _by_bucket(common, waited, edges)
-        source, keep = f"{source}, and {what}", keep & covered
+        source, keep = f"{source}, and {beside_source}", keep & covered
     if keep.sum() < 10:
         return None
     return Waits(

@@ -186,8 +186,8 @@ def explained_ids(cause: Spec) -> tuple[str, ...]:
 def placed(finding: Finding) -> Finding:
     """The finding with its place before the fix, where no sentence of it names the place."""
     place = (finding.site or "").partition(" ")[0]
-    told = f"{finding.title} {finding.evidence} {finding.fix}"
-    if not place or not finding.fix or place in told:
+    text = f"{finding.title} {finding.evidence} {finding.fix}"
+    if not place or not finding.fix or place in text:
         return finding
     return replace(finding, fix=f"at {place}: {finding.fix}")
 

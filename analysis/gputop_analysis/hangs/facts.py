@@ -72,12 +72,12 @@ def _cause_of_episode(view: RunView, episode: Episode, is_sure: bool = False) ->
     first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - BEFORE_NS
     standing = _standing(view, since - BEFORE_NS, episode.stopped_ns, suspected, first)
     if episode.departed is not None:
-        left = _first_to_leave(view, episode.departed, since)
-        gone, left_ns = int(left.get("rank", -1)), int(left.get("t_ns", 0))
+        departure = _first_to_leave(view, episode.departed, since)
+        gone, left_ns = int(departure.get("rank", -1)), int(departure.get("t_ns", 0))
         cause = _of_sizes(view, gone, left_ns, standing)
         if cause is not None:
             return cause
-        _note_left(standing, left, view)
+        _note_left(standing, departure, view)
     else:
         for raised in _raised_within(view, first, since):
             _note_left(standing, raised, view)
@@ -158,7 +158,7 @@ def _of_sizes(
         return None
     failed = {int(event.get("rank", -1)) for event in fatal(view.record)}
     standing = _standing(view, first_ns - 30 * 10**9, FOR_EVER, {}, first_ns)
-    others = {rank: one for rank, one in waiting.items() if one.calls}
+    others = {rank: rank_standing for rank, rank_standing in waiting.items() if rank_standing.calls}
     others.update({rank: standing[rank] for rank in failed})
     others.pop(gone, None)
     sizes = int(match[1]), int(match[2])

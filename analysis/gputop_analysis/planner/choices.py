@@ -164,8 +164,8 @@ def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> lis
     """The one to run, which may be a little slower than the fastest, then the best that fit."""
     if not len(plan.order):
         return []
-    others = plan.order[plan.order != plan.pick]
-    return choices(plan, [plan.pick, *others[: count - 1]], usd_per_gpu_hour)
+    runners_up = plan.order[plan.order != plan.pick]
+    return choices(plan, [plan.pick, *runners_up[: count - 1]], usd_per_gpu_hour)
 
 
 def difference(first: Choice, second: Choice) -> str:
@@ -222,12 +222,8 @@ def _span(seconds: float) -> str:
 def why(plan: Plan, first: Choice) -> str:
     """What the step of a configuration is spent on, and what bounds it, in a sentence."""
     order = sorted(PARTS, key=lambda name: -first.parts_s[name])
-    shares = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in order]
-    reasons = [
-        text
-        for text, n in zip(shares, order, strict=True)
-        if first.parts_s[n] >= 0.005 * first.step_s
-    ]
+    notable = [name for name in order if first.parts_s[name] >= 0.005 * first.step_s]
+    reasons = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in notable]
     return f"{', '.join(reasons[:5])}; {_room(plan, first)}"
 
 

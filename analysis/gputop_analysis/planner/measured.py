@@ -45,11 +45,8 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
         if case.ran and case.step_s:
             cases.append(case)
     if not cases:
-        if reasons:
-            predicted = reasons[0]
-        else:
-            predicted = f"no row; it needs the columns {COLUMNS}"
-        raise ValueError(f"{name}: nothing to calibrate by: {predicted}")
+        reason = reasons[0] if reasons else f"no row; it needs the columns {COLUMNS}"
+        raise ValueError(f"{name}: nothing to calibrate by: {reason}")
     predicted = answers(cases)
     calibrated = calibrate([answer.parts for answer in predicted], [case.step_s for case in cases])
     pairs = [

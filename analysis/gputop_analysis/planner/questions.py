@@ -159,12 +159,8 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
     spec = spec_of(wanted.gpu)
     sure = (g for g in all_gpus() if g.vendor == spec.vendor and not g.doubtful)
     larger = sorted((g for g in sure if g.usable_gib > spec.usable_gib), key=lambda g: g.usable_gib)
-    if (
-        other := next(
-            (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)),
-            None,
-        )
-    ) is not None:
+    fitting = (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits))
+    if (other := next(fitting, None)) is not None:
         changes.append(f"{gpus} x {other.name}")
     leaner = (
         ("adapters only (--lora)", job.but(trainable_share=0.01)),

@@ -114,13 +114,13 @@ def changes(subject: Subject) -> tuple[Change, ...]:
         [unchanged, *(attempt for attempt, rule in zip(tries, rules, strict=True) if not rule)],
     )
     after = iter(able)
-    changes_ = [
-        _barred(subject, attempt, before, rule[0][1])
-        if rule
-        else _change(subject, attempt, before, next(after))
-        for attempt, rule in zip(tries, rules, strict=True)
-    ]
-    return tuple(sorted(changes_, key=lambda attempt: KINDS.index(attempt.kind)))
+    judged: list[Change] = []
+    for attempt, rule in zip(tries, rules, strict=True):
+        if rule:
+            judged.append(_barred(subject, attempt, before, rule[0][1]))
+        else:
+            judged.append(_change(subject, attempt, before, next(after)))
+    return tuple(sorted(judged, key=lambda change: KINDS.index(change.kind)))
 
 
 @dataclass(frozen=True, slots=True)

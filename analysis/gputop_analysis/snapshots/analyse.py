@@ -99,8 +99,8 @@ class Memory:
     @property
     def baseline(self) -> int:
         """The reserved peak that those of other settings are compared with."""
-        own = [s.peak_reserved for s in self.settings if s.name in (AS_RECORDED, REPLAYED)]
-        return own[-1] or 0 if own else 0
+        recorded = [s.peak_reserved for s in self.settings if s.name in (AS_RECORDED, REPLAYED)]
+        return recorded[-1] or 0 if recorded else 0
 
     @property
     def tried(self) -> tuple[AllocatorSetting, ...]:

@@ -186,19 +186,19 @@ def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int
     for lower, first in pairwise(sections):
         if (lower.layer, first.layer) != (LOWER, FIRST):
             continue
-        of_last, of_upper = (
-            [
-                -event
-                for event in log.events[section.start : section.end]
-                if event < 0 and owner[-event] == made_by
-            ]
-            for section, made_by in ((lower, LAST), (first, UPPER))
-        )
+        of_last = _freed(log, lower, owner, LAST)
+        of_upper = _freed(log, first, owner, UPPER)
         if [log.bytes[storage] for storage in of_last] == [
             log.bytes[storage] for storage in of_upper
         ]:
             ahead.update(zip(of_last, of_upper, strict=True))
     return ahead
+
+
+def _freed(log: EventLog, section: Section, owner: list[int], of: int) -> list[int]:
+    """Storages of a layer that a section frees, in that order."""
+    events = log.events[section.start : section.end]
+    return [-event for event in events if event < 0 and owner[-event] == of]
 
 
 def _twins(log: EventLog, owner: list[int]) -> list[int]:

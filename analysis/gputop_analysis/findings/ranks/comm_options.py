@@ -144,8 +144,8 @@ def called_options(
 def _makes_whole(run: Facts) -> bool:
     """Whether the calls are those that make sharded tensors whole."""
     samples = marked(run.view, "comm", None)
-    whole = total(sample for sample in samples if "full_tensor(" in sample.code)
-    return whole > total(samples) / 2
+    of_full_tensor = total(sample for sample in samples if "full_tensor(" in sample.code)
+    return of_full_tensor > total(samples) / 2
 
 
 def _sums_gradients(run: Facts) -> bool:

@@ -341,8 +341,8 @@ def _lost_ms(view: RunView, device: SampledDevice, slower: float) -> float | Non
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [
         float(np.median(rank_series.wall_ms[rank_series.steady]))
-        for r in ranks
-        if (rank_series := view.per_rank[r]).steady.any()
+        for rank in ranks
+        if (rank_series := view.per_rank[rank]).steady.any()
     ]
     if walls and slower > 0:
         return slower * float(np.median(walls))
