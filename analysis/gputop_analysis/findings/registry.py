@@ -143,8 +143,8 @@ def finding(
         def bound(view: RunView) -> list[Finding]:
             try:
                 result = check(view, CATALOGUE[id])
-                findings = [placed(offered(view, finding_)) for finding_ in as_list(result)]
-                assert not STRICT or all(finding_.proof for finding_ in findings), (
+                findings = [placed(offered(view, judged)) for judged in as_list(result)]
+                assert not STRICT or all(judged.proof for judged in findings), (
                     f"{id} shows no proof"
                 )
                 return findings

@@ -241,7 +241,7 @@ def _calls(view: RunView, from_ns: int, until_ns: int) -> dict[int, list[Call]]:
     calls = {}
     for rank, sent in parts.items():
         entries = [entry for event in sent for entry in event.get("entries", ())]
-        calls[rank] = sorted((call_of(entry_) for entry_ in entries), key=lambda call: call.at_ns)
+        calls[rank] = sorted(map(call_of, entries), key=lambda call: call.at_ns)
     return calls
 
 
@@ -280,11 +280,9 @@ def groups_of(view: RunView) -> dict[str, Group]:
     """
     groups: dict[str, Group] = {}
     for event in view.record.events("flight_recorder"):
-        for group_ in event.get("groups") or ():
-            group = Group(
-                str(group_.get("description") or ""), frozenset(group_.get("ranks") or ())
-            )
-            groups.setdefault(str(group_.get("name")), group)
+        for entry in event.get("groups") or ():
+            group = Group(str(entry.get("description") or ""), frozenset(entry.get("ranks") or ()))
+            groups.setdefault(str(entry.get("name")), group)
     groups.setdefault("0", Group("default_pg", frozenset(view.ranks)))
     return groups
 

@@ -134,12 +134,12 @@ def choices(
     layouts = plan.layouts.take(at).rows()
     micro = plan.layouts.micro_batches(plan.job.global_batch)[at].tolist()
     flags = zip(plan.fits[at].tolist(), plan.tight[at].tolist(), strict=True)
-    choices_ = []
+    chosen = []
     for i, (index, layout, (fits, tight)) in enumerate(
         zip(at.tolist(), layouts, flags, strict=True)
     ):
         low, high = plan.interval(index)
-        choices_.append(
+        chosen.append(
             Choice(
                 index=index,
                 layout=layout,
@@ -157,7 +157,7 @@ def choices(
                 parts_s={name: columns[name][i] for name in PARTS},
             )
         )
-    return choices_
+    return chosen
 
 
 def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> list[Choice]:

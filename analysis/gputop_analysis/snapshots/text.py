@@ -38,17 +38,17 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
         f"  reserved peak  {size(before.peak_reserved)} to {size(after.peak_reserved)} "
         f"({_signed(reserved)})",
     ]
-    changes_ = changes(before, after)
+    changed = changes(before, after)
     room = max(20, width - 46)
-    for change in changes_[:_SHOWN]:
+    for change in changed[:_SHOWN]:
         name = cut_middle(change.site, room)
         lines.append(
             f"  {name:<{room}} {change.category:<16}{_signed(change.bytes):>12} "
             f"{change.blocks:>+8,}"
         )
-    if len(changes_) > _SHOWN:
-        lines.append(f"  and {len(changes_) - _SHOWN} more lines")
-    if not changes_:
+    if len(changed) > _SHOWN:
+        lines.append(f"  and {len(changed) - _SHOWN} more lines")
+    if not changed:
         lines.append("  the same lines hold the same bytes at both peaks")
     return "\n".join(line[:width] for line in lines)
 

@@ -134,7 +134,7 @@ def _at_its_source(view: RunView) -> SlowRhythm | None:
         return first
     rhythms = (rhythm(view.per_rank[rank]) for rank in view.ranks[1:LOOK_AT])
     return next(
-        (rhythm_ for rhythm_ in rhythms if rhythm_ and rhythm_.phase not in (*WAITING, "backward")),
+        (other for other in rhythms if other and other.phase not in (*WAITING, "backward")),
         None,
     )
 

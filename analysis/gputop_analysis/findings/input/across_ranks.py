@@ -106,10 +106,10 @@ def _differences(view: RunView, straggler: Straggler) -> list[str]:
         theirs = {_of_loader(view, rank, name) for rank in other_ranks}
         if len(theirs) == 1 and loader.get(name) not in theirs:
             differences.append(f"{name}={loader.get(name)} and not {theirs.pop()}")
-    crews_ = workers(view)
-    crews = [crews_[rank] for rank in other_ranks if rank in crews_]
-    if straggler.rank in crews_ and crews:
-        differences += _of_workers(crews_[straggler.rank], crews)
+    crew_by_rank = workers(view)
+    crews = [crew_by_rank[rank] for rank in other_ranks if rank in crew_by_rank]
+    if straggler.rank in crew_by_rank and crews:
+        differences += _of_workers(crew_by_rank[straggler.rank], crews)
     return differences
 
 

@@ -41,16 +41,16 @@ def tensors_kept(view: RunView, rank: int) -> Kept | None:
     if len(counts) < 2:
         return None
     first, last = counts[0], counts[-1]
-    kept_ = Kept(
+    kept = Kept(
         first["tensors"],
         last["tensors"],
         last["with_graph"] - first["with_graph"],
         last["step"] - first["step"],
     )
-    enough = kept_.more >= max(
-        MIN_TENSORS, MIN_TENSORS_SHARE * kept_.first, MIN_TENSORS_PER_STEP * kept_.steps
+    enough = kept.more >= max(
+        MIN_TENSORS, MIN_TENSORS_SHARE * kept.first, MIN_TENSORS_PER_STEP * kept.steps
     )
-    return kept_ if enough else None
+    return kept if enough else None
 
 
 HOLDERS = {"kept_in": "kept_site", "grown_in": "grown_site", "chain_kept_as": "chain_site"}

@@ -200,8 +200,10 @@ def _common_steps(view: RunView) -> _Steps | None:
             shared = np.intersect1d(shared, table.numbers, assume_unique=True)
     if len(shared) < ENOUGH_STEPS:
         return None
-    at = [np.searchsorted(table.numbers, shared) for table in tables]
-    picked = [[column[i] for column in table] for table, i in zip(tables, at, strict=True)]
+    picked = []
+    for table in tables:
+        rows = np.searchsorted(table.numbers, shared)
+        picked.append([column[rows] for column in table])
     return _Steps(*(np.stack(columns, axis=1) for columns in zip(*picked, strict=True)))
 
 

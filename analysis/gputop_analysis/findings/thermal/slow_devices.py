@@ -373,7 +373,7 @@ def _proof(
         Input("temperature while busy", device.known("temperature_c", device.busy), "C", source),
     ]
     inputs_shown = tuple(
-        input_ for input_ in inputs if isinstance(input_.value, str) or math.isfinite(input_.value)
+        figure for figure in inputs if isinstance(figure.value, str) or math.isfinite(figure.value)
     )
     formula = (
         "recoverable = share of the time x (1 - f / f_ref) x median step, where the step "

@@ -86,8 +86,8 @@ def _capped(setup: Setup) -> Peak:
             f"{before} needs is given"
         )
         return replace(lower, notes=(*lower.notes, note))
-    least_, reserved = min(peak.least, lower.least), min(peak.reserved, lower.reserved)
-    return replace(peak, least=least_, reserved=reserved, fragmentation=reserved - peak.allocated)
+    least, reserved = min(peak.least, lower.least), min(peak.reserved, lower.reserved)
+    return replace(peak, least=least, reserved=reserved, fragmentation=reserved - peak.allocated)
 
 
 def _crowded(peak: Peak, capacity: int) -> Peak:
