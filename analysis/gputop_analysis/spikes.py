@@ -102,7 +102,7 @@ def spikes_of(series: Series) -> tuple[Spike, ...]:
     spikes += _changes(
         series, "lr", series.lr, lambda before, after: (after >= LR_JUMP * before) & (before > 0)
     )
-    return tuple(sorted(spikes, key=lambda one: (one.step, one.axis)))
+    return tuple(sorted(spikes, key=lambda spike: (spike.step, spike.axis)))
 
 
 def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:

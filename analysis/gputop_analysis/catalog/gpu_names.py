@@ -182,13 +182,13 @@ def _read(name: str, text: str) -> GpuMatch:
     return GpuMatch(spec, name, facts.count, others)
 
 
-def _words(name: str, said: gpu_text.NameFacts) -> list[str]:
+def _words(name: str, facts: gpu_text.NameFacts) -> list[str]:
     """The words of a name that are no facts, in one spelling."""
-    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
+    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", facts.words)  # other letters stand apart
     for pattern, spelling in _SPELLINGS:
         text = re.sub(pattern, spelling, text)
     words = re.findall(r"[a-z0-9]+|[^\W\d_]+", text)
-    return [_singular(word, name, said.count) for word in words]
+    return [_singular(word, name, facts.count) for word in words]
 
 
 def _has_power(spec: GpuSpec, watts: float) -> bool:

@@ -116,12 +116,12 @@ def _listed(spec: GpuSpec, offers: list[Offer]) -> Listed:
 
 
 SORTS: dict[str, Callable[[Listed], float]] = {
-    "vram": lambda one: -one.spec.usable_gib,
-    "tflops": lambda one: -one.tflops,
-    "bandwidth": lambda one: -one.spec.bandwidth_gb_s,
-    "price": lambda one: one.usd_per_hour if one.usd_per_hour is not None else float("inf"),
-    "price-performance": lambda one: -(one.tflops_per_usd or 0.0),
-    "year": lambda one: -one.spec.release_year,
+    "vram": lambda row: -row.spec.usable_gib,
+    "tflops": lambda row: -row.tflops,
+    "bandwidth": lambda row: -row.spec.bandwidth_gb_s,
+    "price": lambda row: row.usd_per_hour if row.usd_per_hour is not None else float("inf"),
+    "price-performance": lambda row: -(row.tflops_per_usd or 0.0),
+    "year": lambda row: -row.spec.release_year,
 }
 """By what a list can be sorted, the best first; what is not known comes last."""
 

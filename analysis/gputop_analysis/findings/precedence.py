@@ -58,11 +58,11 @@ def ordered(findings: list[Finding]) -> list[Finding]:
     """
     return sorted(
         findings,
-        key=lambda one: (
-            SEVERITIES.index(one.severity),
-            one.id != STANDING_STILL,
-            -(one.recoverable_ms_per_step or 0.0),
-            _precedence(one),
+        key=lambda finding: (
+            SEVERITIES.index(finding.severity),
+            finding.id != STANDING_STILL,
+            -(finding.recoverable_ms_per_step or 0.0),
+            _precedence(finding),
         ),
     )
 

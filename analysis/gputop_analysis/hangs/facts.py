@@ -297,20 +297,20 @@ def _places(dump: Event, frames: list[str]) -> tuple[ThreadPlace, ...]:
     return places
 
 
-def _place(one: Event) -> ThreadPlace:
+def _place(place: Event) -> ThreadPlace:
     return ThreadPlace(
-        str(one.get("site") or ""),
-        str(one.get("function") or ""),
-        tuple(map(str, one.get("blocks") or ())),
-        str(one.get("code") or ""),
+        str(place.get("site") or ""),
+        str(place.get("function") or ""),
+        tuple(map(str, place.get("blocks") or ())),
+        str(place.get("code") or ""),
     )
 
 
-def _handled(one: Event | None) -> str:
-    if not one:
+def _handled(exception: Event | None) -> str:
+    if not exception:
         return ""
-    where = f", raised at {one['site']}" if one.get("site") else ""
-    return f"{one.get('class')}: {cut_end(str(one.get('message') or ''), 80)}{where}"
+    where = f", raised at {exception['site']}" if exception.get("site") else ""
+    return f"{exception.get('class')}: {cut_end(str(exception.get('message') or ''), 80)}{where}"
 
 
 def _cpu_share(view: RunView, rank: int, since: int, until: int) -> float:

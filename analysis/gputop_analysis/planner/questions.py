@@ -142,7 +142,7 @@ def within(
             last = error
     if not plans:
         raise last or NothingFits(f"nothing fits on the {able} GPUs that the budget pays for")
-    return min(plans, key=lambda one: float(one.seconds[one.order[0]]))
+    return min(plans, key=lambda plan: float(plan.seconds[plan.order[0]]))
 
 
 def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None) -> list[str]:

@@ -155,19 +155,19 @@ def _of_job(subject: Subject, job: Job, layouts: Layouts) -> Iterator[_Figures]:
         yield _Figures(step_s, {name: columns[name][i] for name in PARTS}, size)
 
 
-def _barred(subject: Subject, one: _Try, before: _Figures, rule: str) -> Change:
+def _barred(subject: Subject, attempt: _Try, before: _Figures, rule: str) -> Change:
     before_s, before_gib = _now(subject, before)
-    return Change(one.kind, one.name, 0.0, before_s, 0.0, before_gib, False, {}, rule)
+    return Change(attempt.kind, attempt.name, 0.0, before_s, 0.0, before_gib, False, {}, rule)
 
 
-def _change(subject: Subject, one: _Try, before: _Figures, after: _Figures) -> Change:
+def _change(subject: Subject, attempt: _Try, before: _Figures, after: _Figures) -> Change:
     before_s, before_gib = _now(subject, before)
     scale = before_s / before.seconds
     total_gib = after.bytes / GIB + before_gib - before.bytes / GIB
     moved = {part: (after.parts[part] - before.parts[part]) * scale for part in PARTS}
     return Change(
-        kind=one.kind,
-        name=one.name,
+        kind=attempt.kind,
+        name=attempt.name,
         step_s=after.seconds * scale,
         before_s=before_s,
         device_total_gib=total_gib,

@@ -86,7 +86,7 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
 )
 def math_attention(view: RunView, spec: Spec) -> Finding | None:
     """The fallback writes the whole attention matrix to memory."""
-    event = max(view.events("profile"), key=lambda one: one.get("t_ns", 0), default=None)
+    event = max(view.events("profile"), key=lambda event: event.get("t_ns", 0), default=None)
     table = (event or {}).get("table") or []
     total = sum(float(row.get("device_ms") or 0) for row in table)
     if event is None or total <= 0:

@@ -302,7 +302,7 @@ MIN_GRAPH_FORWARDS = 3
 def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
     """Each evaluation forward keeps its activations for a backward that never comes."""
     counted = {rank: view.hello(rank).get("graph_eval") or {} for rank in view.ranks}
-    rank = max(counted, key=lambda r: counted[r].get("forwards", 0), default=-1)
+    rank = max(counted, key=lambda rank: counted[rank].get("forwards", 0), default=-1)
     forwards = int(counted.get(rank, {}).get("forwards", 0))
     if forwards < MIN_GRAPH_FORWARDS:
         return None

@@ -54,7 +54,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
     peaks = [_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)]
-    highest = _of_all_stages(max(peaks, key=lambda one: one.allocated), peaks)
+    highest = _of_all_stages(max(peaks, key=lambda peak: peak.allocated), peaks)
     return highest if capacity is None else _crowded(highest, capacity)
 
 

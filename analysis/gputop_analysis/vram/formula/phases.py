@@ -142,8 +142,8 @@ def pools(
     return own_pool + communication.in_other_pools(d, parts, habits, late)
 
 
-def _highest(found: Iterable[Bytes]) -> Number:
-    return most(*(sum(by.values()) for by in found))
+def _highest(phases: Iterable[Bytes]) -> Number:
+    return most(*(sum(sizes.values()) for sizes in phases))
 
 
 def gradients(
