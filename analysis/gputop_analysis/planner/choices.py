@@ -182,15 +182,11 @@ def difference(first: Choice, second: Choice) -> str:
     reasons = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
     if second.step_s < 0.995 * first.step_s:
         faster = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster"
-        tight = second.tight and not first.tight
-        if tight:
+        if second.tight and not first.tight:
             why = f"but only {second.headroom_gib:.1f} GiB to spare"
         else:
-            why = "less than predictions err, but"
-        if tight:
-            reasons = f"{faster}, {why}: {reasons}"
-        else:
-            reasons = f"{faster}, {why} {_heavier(first, second)}: {reasons}"
+            why = f"less than predictions err, but {_heavier(first, second)}"
+        reasons = f"{faster}, {why}: {reasons}"
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         reasons += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
