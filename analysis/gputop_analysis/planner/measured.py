@@ -120,16 +120,14 @@ def measured_run(view: RunView) -> MeasuredRun | None:
         sum(float(rank_series.steady_rows["wall_ns"].sum()) for rank_series in steady) / steps / 1e9
     )
     splits = [split_of(view, rank_series.rank) for rank_series in steady]
-    total_wall = sum(rank_series.wall for rank_series in splits) or 1
+    total_wall = sum(split.wall for split in splits) or 1
     peaks = measured_memory(view)
     return MeasuredRun(
         setup,
         gpus[0],
         step_s,
-        input_s=step_s
-        * sum(rank_series.data + rank_series.h2d for rank_series in splits)
-        / total_wall,
-        communication_s=step_s * sum(rank_series.comm for rank_series in splits) / total_wall,
+        input_s=step_s * sum(split.data + split.h2d for split in splits) / total_wall,
+        communication_s=step_s * sum(split.comm for split in splits) / total_wall,
         allocated_bytes=float(peaks.allocated) if peaks else 0.0,
     )
 

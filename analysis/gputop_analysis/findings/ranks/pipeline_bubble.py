@@ -67,7 +67,7 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
         expected_bubble(stages, micro, chunks),
         measured_bubble(wall - waited, wall),
     )
-    queues = [rank_series.value for rank in view.ranks if (rank_series := run_queue(view, rank))]
+    queues = [queue.value for rank in view.ranks if (queue := run_queue(view, rank))]
     queued = max(queues, default=0.0)  # a stage that is queued for a core makes the others idle
     excess = measured - expected - queued
     if not excess > EXCESS:
