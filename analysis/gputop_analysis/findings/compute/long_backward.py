@@ -349,11 +349,8 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         or not view.hello(typical_rank.rank).get("checkpointing")
     ):
         return None
-    free = [
-        share
-        for rank in view.ranks
-        if (s := samples(view, rank)) and (share := s.free_memory_share()) is not None
-    ]
+    shares = [gpu.free_memory_share() for rank in view.ranks if (gpu := samples(view, rank))]
+    free = [share for share in shares if share is not None]
     if len(free) < len(view.ranks) or min(free) <= FREE_MEMORY:
         return None
     again_ms = min(

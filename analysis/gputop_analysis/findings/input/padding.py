@@ -108,13 +108,14 @@ def _summed(view: RunView) -> _Rows | None:
         [event for event in view.events("padding") if _is_of_the_models_work(event)]
     )
     batches, places = _total(events, "batches"), _total(events, "places")
+    tokens = _total(events, "tokens")
     if batches < ENOUGH_BATCHES or not places:
         return None
     kept = sum(int(event.get("kept") or event.get("places") or 0) for event in events)
     return _Rows(
         batches=batches,
         places=places,
-        tokens=_total(events, "tokens"),
+        tokens=tokens,
         kept=kept,
         filling=events[-1].get("filling"),
         padded_at=events[-1].get("padded_at"),
