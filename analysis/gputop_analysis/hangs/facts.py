@@ -133,12 +133,14 @@ def _of_a_death(view: RunView) -> Cause | None:
     first = int(raised[0].get("t_ns", 0))
     standing = _standing(view, first - 30 * 10**9, FOR_EVER, {}, first)
     failed = {int(event.get("rank", -1)) for event in raised}
-    leavers = [e for e in view.record.events("rank_lost", "goodbye") if e.get("rank") not in failed]
-    for event in sorted(leavers, key=lambda e: e.get("t_ns", 0))[:1]:
-        _note_left(standing, event, view)
-        gone, groups = int(event["rank"]), groups_of(view)
-        return _of_sizes(view, gone, first, {}) or of_one_outside(gone, standing, groups)
-    return None
+    departures = view.record.events("rank_lost", "goodbye")
+    leavers = [event for event in departures if event.get("rank") not in failed]
+    departure = min(leavers, key=lambda event: event.get("t_ns", 0), default=None)
+    if departure is None:
+        return None
+    _note_left(standing, departure, view)
+    gone, groups = int(departure["rank"]), groups_of(view)
+    return _of_sizes(view, gone, first, {}) or of_one_outside(gone, standing, groups)
 
 
 def _of_sizes(

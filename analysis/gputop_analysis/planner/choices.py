@@ -60,25 +60,25 @@ class Choice:
     @property
     def name(self) -> str:
         """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, recompute."""
-        x = self.layout
+        layout = self.layout
         words = [
-            f"{label}{x[key]}"
+            f"{label}{layout[key]}"
             for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP"))
-            if x[key] > 1
+            if layout[key] > 1
         ]
-        if x["pp"] > 1:
+        if layout["pp"] > 1:
             words += [
-                f"PP{x['pp']}"
-                + (f"x{x['vpp']}" if x["vpp"] > 1 else "")
-                + (" ZB" if x.get("zero_bubble") else "")
+                f"PP{layout['pp']}"
+                + (f"x{layout['vpp']}" if layout["vpp"] > 1 else "")
+                + (" ZB" if layout.get("zero_bubble") else "")
             ]
-        recompute = RECOMPUTES[int(x["recompute"])]
-        if x["dp"] * x["cp"] > 1:
-            words += [f"DP{x['dp']}", _sharding(x)]
+        recompute = RECOMPUTES[int(layout["recompute"])]
+        if layout["dp"] * layout["cp"] > 1:
+            words += [f"DP{layout['dp']}", _sharding(layout)]
         if words:
-            words += [f"mb{x['micro_batch']}"]
+            words += [f"mb{layout['micro_batch']}"]
         else:
-            words += ["one GPU", f"mb{x['micro_batch']}"]
+            words += ["one GPU", f"mb{layout['micro_batch']}"]
         return " ".join(words + ([f"rc:{recompute}"] if recompute != "none" else []))
 
     def to_json(self) -> dict[str, Any]:

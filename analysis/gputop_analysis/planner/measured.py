@@ -68,19 +68,19 @@ def job_of_setup(setup: Setup) -> Job:
 
 def layout_of_setup(setup: Setup) -> Layouts:
     """How it is split."""
-    p = setup.parallel
+    split = setup.parallel
     return Layouts.of(
-        tp=p.tp,
-        pp=p.pp,
-        vpp=p.vpp,
-        cp=p.cp,
-        ep=p.ep,
-        dp=p.dp,
+        tp=split.tp,
+        pp=split.pp,
+        vpp=split.vpp,
+        cp=split.cp,
+        ep=split.ep,
+        dp=split.dp,
         micro_batch=setup.micro_batch,
-        zero=p.stage,
+        zero=split.stage,
         recompute=RECOMPUTES.index(setup.checkpointing),
-        replicas=p.replicas,
-        sequence_parallel=p.sequence_parallel,
+        replicas=split.replicas,
+        sequence_parallel=split.sequence_parallel,
     )
 
 

@@ -259,14 +259,16 @@ def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     if row["pp"] == 1:
         return
     chunks = [
-        n for n in (1, 2, 4, 8) if on.job.model.layers % (row["pp"] * n) == 0 and n != row["vpp"]
+        count
+        for count in (1, 2, 4, 8)
+        if on.job.model.layers % (row["pp"] * count) == 0 and count != row["vpp"]
     ]
-    for n in chunks:
+    for count in chunks:
         yield _Try(
             "schedule",
-            f"{n} chunks a stage" if n > 1 else "1F1B, not interleaved",
+            f"{count} chunks a stage" if count > 1 else "1F1B, not interleaved",
             on.job,
-            {**row, "vpp": n},
+            {**row, "vpp": count},
         )
     label = "zero-bubble (ZB-H1)"
     if row["zero_bubble"]:

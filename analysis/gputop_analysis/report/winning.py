@@ -36,14 +36,12 @@ def saving(report: Report, win: Win) -> str:
     """``saves 1.2 h and $38.10 of rent over the 4,000 steps that are left``; of a run that ended
     what its own steps would have taken less.
     """
-    s = report.summary
-    if s.state in _ENDED:
-        steps, over = (
-            s.steps,
-            f"would have saved {{}} over the {counted(s.steps, 'step')} of this run",
-        )
-    elif s.total_steps and s.total_steps > s.steps:
-        steps = s.total_steps - s.steps
+    summary = report.summary
+    if summary.state in _ENDED:
+        steps = summary.steps
+        over = f"would have saved {{}} over the {counted(steps, 'step')} of this run"
+    elif summary.total_steps and summary.total_steps > summary.steps:
+        steps = summary.total_steps - summary.steps
         over = f"saves {{}} over the {counted(steps, 'step')} that are left"
     else:
         steps, over = 1000, "saves {} in every 1,000 steps"
