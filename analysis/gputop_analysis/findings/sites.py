@@ -99,8 +99,8 @@ def place_in_workers(view: RunView, rank: int) -> Site | None:
 def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
     """The user's line with most samples of host code, be they few of the phase."""
     samples = marked(view, phase, rank)
-    users = [one for one in samples if not one.in_torch and not one.in_trainer]
-    lines = counted_by_line(one for one in users if not one.waits)
+    users = [sample for sample in samples if not sample.in_torch and not sample.in_trainer]
+    lines = counted_by_line(sample for sample in users if not sample.waits)
     if not lines:
         return None
     line, count = lines.most_common(1)[0]

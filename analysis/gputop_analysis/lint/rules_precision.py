@@ -246,11 +246,11 @@ def profiles_everything(module: Module) -> Iterator[Hit]:
             continue
         if _may_be_off(module, call):
             continue
-        seen = module.is_seen(call)
-        if seen or (loops.train_within(statement.body) and not module.is_conditional(statement)):
+        is_seen = module.is_seen(call)
+        if is_seen or (loops.train_within(statement.body) and not module.is_conditional(statement)):
             yield Hit(
                 call,
                 "torch.profiler records the whole training",
                 "give it a torch.profiler.schedule(wait=100, warmup=2, active=5), or take it out",
-                _without_with(module, call) if seen else NONE,  # else it may be what is wanted
+                _without_with(module, call) if is_seen else NONE,  # else it may be what is wanted
             )

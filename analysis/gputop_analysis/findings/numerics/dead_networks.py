@@ -11,7 +11,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import Event, on_ranks, parameter_names
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 ALIKE = 3
 """So many looks in a row must have found the same; they lie at least 20 steps apart."""
@@ -59,9 +59,10 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
     def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         all_zero = last.get("gradients_not_zero") == 0
-        whole = last.get("zero_gradient") or 0  # seen at three looks, whatever else has changed
+        # seen at three looks, whatever else has changed
+        zero_values = last.get("zero_gradient") or 0
         looks = standing(events, lambda look: look.get("gradients_not_zero") == 0)
-        if not all_zero or (looks < ALIKE and whole < (last.get("trainable") or 1)):
+        if not all_zero or (looks < ALIKE and zero_values < (last.get("trainable") or 1)):
             return None
         since = _since(events)
         first, last_losses = _losses(view, rank)
@@ -222,9 +223,9 @@ def _since(events: list[Event]) -> int:
 def _losses(view: RunView, rank: int) -> tuple[float, float]:
     """Medians of the first and of the last losses of a rank; NaN where none is known."""
     losses = view.record.steps(rank)["loss"]
-    parts = (losses[:20], losses[-20:])
-    first, last = (
-        float(np.median(part[np.isfinite(part)])) if np.isfinite(part).any() else np.nan
-        for part in parts
-    )
-    return first, last
+    return _finite_median(losses[:20]), _finite_median(losses[-20:])
+
+
+def _finite_median(losses: Array) -> float:
+    finite = losses[np.isfinite(losses)]
+    return float(np.median(finite)) if len(finite) else np.nan
