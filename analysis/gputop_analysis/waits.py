@@ -24,6 +24,8 @@ NEARLY_SAME = 0.8
 """Of the steps that a rank has sampled, so many that all ranks have are compared one by one."""
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
+FEW_ARRIVALS, FAR_APART = 4, 0.1
+"""Steps in collectives for each step of known arrivals; and part of a step's time."""
 DDP_TIMERS = "DDP's timers"
 COLLECTIVES = "time in collectives"
 """Source that does not tell waiting for the network from waiting for another rank."""
@@ -111,13 +113,29 @@ def straggling_shares(view: RunView) -> dict[int, float]:
 def waits(view: RunView) -> Waits | None:
     """Waits of all ranks over the steady common steps; None where no source covers every rank.
 
-    Sources, best first: DDP's own logging data, arrival times in the flight recorder, time in
-    synchronous collectives.
+    Sources, best first: DDP's own logging data, arrival times in the flight recorder unless they
+    are of few steps, time in synchronous collectives.
     """
     common = view.common
     if common is None or len(common) < 10:
         return None
-    return _from_ddp(view, common) or _from_arrivals(view, common) or in_collectives(common)
+    from_ddp = _from_ddp(view, common)
+    if from_ddp is not None:
+        return from_ddp
+    arrivals, called = _from_arrivals(view, common), in_collectives(common)
+    if arrivals is None or (called is not None and _tells_more(called, arrivals, common)):
+        return called
+    return arrivals
+
+
+def _tells_more(called: Waits, arrivals: Waits, common: Aligned) -> bool:
+    """Whether the newest arrivals are few, where a step has many collectives, and ranks part in the
+    time that they spend in them by more than the root of a broadcast does.
+    """
+    means_ms = called.ms.mean(axis=0)
+    apart_ms = float(means_ms.max() - means_ms.min())
+    step_ms = float(common.per_step_ms("wall_ns").mean())
+    return len(called.ms) >= FEW_ARRIVALS * len(arrivals.ms) and apart_ms >= FAR_APART * step_ms
 
 
 def _from_ddp(view: RunView, common: Aligned) -> Waits | None:

@@ -37,6 +37,16 @@ def once(scores):
 def only(scores):
     # only(scores) is called once
     return scores
+
+class Reader:
+    def fitted(self, text):
+        while len(self.words.encoded(text)) > 9:
+            text = text[1:]
+        return self.words.encoded(text)
+
+class Words:
+    def encoded(self, text):
+        return text.split()
 """
 
 
@@ -58,6 +68,8 @@ def test_the_call_of_a_function_that_other_lines_call_is_found(label):
     assert shared_functions.calls_in(path) == path[:1]
     method = [label(13, "again"), label(10, "weighed")]
     assert shared_functions.calls_in(method) == method[:1]
+    of_its_own = [label(33, "fitted"), label(39, "encoded")]
+    assert shared_functions.calls_in(of_its_own) == of_its_own[:1]
 
 
 @pytest.mark.parametrize(

@@ -120,14 +120,25 @@ def _judged(samples: list[PlacedSample]) -> list[PlacedSample]:
 
 
 def _in_loop(sample: PlacedSample, trained: set[Path]) -> PlacedSample:
-    """The sample at the line where its path leaves those of training, or as it is."""
+    """The sample at the line where its path leaves those of training, in a function that trains if
+    there is one, as a callback does not; or as it is.
+    """
     trained_functions = {functions(path) for path in trained}
-    for path in prefixes(sample.path)[:-1]:
-        leaves = not ends_at_loop(path) and path not in trained
-        if leaves and functions(path) in trained_functions:
-            inside = sample.path[len(path)].removeprefix(LOOP)
-            return replace(sample, path=path, inside=inside, code="")
-    return sample
+    leaving = [
+        path
+        for path in prefixes(sample.path)[:-1]
+        if not ends_at_loop(path) and path not in trained
+    ]
+    for path in leaving:
+        if functions(path) in trained_functions:
+            return _at_end_of(path, sample)
+    return _at_end_of(leaving[0], sample) if leaving else sample
+
+
+def _at_end_of(path: Path, sample: PlacedSample) -> PlacedSample:
+    """The sample at the end of a path that its own begins with."""
+    inside = sample.path[len(path)].removeprefix(LOOP)
+    return replace(sample, path=path, inside=inside, code="")
 
 
 def trainers_call(view: RunView, rank: int | None) -> str | None:

@@ -315,6 +315,16 @@ def _compare(index, crc):
 
 
 def fingerprint(tensor):
-    """CRC-32 of the first 4 KiB of a plain, contiguous CPU tensor; 0 for any other."""
-    content = padding.content(tensor, _CRC_BYTES)
+    """CRC-32 of the first 4 KiB of a plain CPU tensor; 0 for any other."""
+    rows = _first_rows(tensor)  # a copy must live until it is read
+    content = padding.content(rows, _CRC_BYTES)
     return zlib.crc32(content) & 0xFFFFFFFF if content is not None else 0
+
+
+def _first_rows(tensor):
+    """The tensor, or a copy of so many of its first rows where it is a view with gaps."""
+    is_view = padding.is_plain(tensor) and len(tensor.shape) and not tensor.is_contiguous()
+    if not is_view or str(tensor.device) != "cpu":
+        return tensor
+    row_bytes = max(1, tensor[0].numel() * tensor.element_size())
+    return tensor.detach()[: -(-_CRC_BYTES // row_bytes)].contiguous()

@@ -19,6 +19,7 @@ class Modes:
         self.site = None
         self._last_step = -1
         self._maybe = None  # what may turn out to have been such an evaluation
+        self._maybe_site = None
         self.copy_steps = 0
         """Steps with a copy in training mode, while the trained one was in eval mode."""
         self.copy = None  # a weak reference to it
@@ -27,14 +28,14 @@ class Modes:
 
     def forward_begins(self, module):
         """A trained network is called without gradients, perhaps by an evaluation."""
-        if not module.training:
+        if not _is_training(module):
             self.is_in_eval_mode = True
         elif self._maybe is None:
             self._maybe = weakref.ref(module)
             is_another_step = self.steps > 0 and session.step != self._last_step
             # after a first evaluation: a GAN calls its generator so in each step, and has none
             if self.site is None and is_another_step:
-                self.site = frames.own_site()
+                self._maybe_site = frames.own_site()
 
     def other_begins(self, other):
         """A network in training mode that is not trained is called without gradients: the wrong one
@@ -56,7 +57,16 @@ class Modes:
         if self._maybe is not None and session.step != self._last_step:
             self.steps, self._last_step = self.steps + 1, session.step
             self.module = self._maybe
+            self.site = self.site or self._maybe_site
         self._maybe = None
+
+
+def _is_training(module):
+    """Whether a network is in training mode, and not a wrapper of one in eval mode."""
+    if not module.training:
+        return False
+    children = module.__dict__["_modules"].values()
+    return not children or any(child.training for child in children if child is not None)
 
 
 modes = Modes()

@@ -33,11 +33,15 @@ class Counted(NamedTuple):
     """The value that fills it; None where a mask told."""
 
 
+def is_plain(tensor):
+    """Whether it is a tensor of torch's own class, dense."""
+    of_torch = type(tensor).__module__ == "torch" and type(tensor).__name__ == "Tensor"
+    return of_torch and str(tensor.layout) == "torch.strided"
+
+
 def content(tensor, at_most):
     """The first ``at_most`` bytes of a plain, contiguous CPU tensor, in place; else None."""
-    if type(tensor).__module__ != "torch" or type(tensor).__name__ != "Tensor":
-        return None
-    if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():
+    if not is_plain(tensor) or not tensor.is_contiguous():
         return None
     size = min(tensor.numel() * tensor.element_size(), at_most)
     address = tensor.data_ptr()

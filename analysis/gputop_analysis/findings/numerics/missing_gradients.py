@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gputop_agent.contracts import Hello
@@ -16,6 +17,7 @@ from gputop_analysis.findings.told import (
     Event,
     on_ranks,
     parameter_names,
+    spread,
     told,
     told_optimizers,
 )
@@ -253,10 +255,12 @@ def _frozen_group(view: RunView, spec: Spec) -> Finding | None:
 
 def _left_out(view: RunView, spec: Spec) -> Finding | None:
     """Parameters that want a gradient, and that no optimizer was given: they are never updated."""
-    for rank in view.ranks:
-        if _leaves_out_much(view, rank):
-            return _of_no_optimizer(view, spec, rank)
-    return _for_nobody(view, spec)
+    ranks = spread(list(view.ranks))
+    leaving = [rank for rank in ranks if _leaves_out_much(view, rank)]
+    if not leaving:
+        return _for_nobody(view, spec)
+    left_out = _of_no_optimizer(view, spec, leaving[0])
+    return replace(left_out, rank=everybody(view)) if leaving == ranks else left_out
 
 
 def _leaves_out_much(view: RunView, rank: int) -> bool:
@@ -287,7 +291,7 @@ def _of_no_optimizer(view: RunView, spec: Spec, rank: int) -> Finding:
         + ", and no other optimizer steps: the rest stays as it was made",
         fix="give the optimizer model.parameters(); if the rest shall stay as it is, call "
         "requires_grad_(False) on it, which saves its part of the backward pass too",
-        rank=rank if len(view.ranks) > 1 else everybody(view),
+        rank=rank,
         site=optimizer.get("site"),
         confidence=0.8,
         proof=Proof(
