@@ -74,6 +74,8 @@ def draw(model, seen):
         ("model.train()", None),
         ("if card: model.train()", 10),
         ("with card: model.train()", None),
+        ("yield card\n    model.train()", 10),
+        ("try: yield card\n    finally: model.train()", None),
     ],
 )
 def test_the_evaluation_that_nothing_surely_answers(tmp_path, monkeypatch, end, line):

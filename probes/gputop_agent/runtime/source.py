@@ -118,7 +118,8 @@ def _is_called_in(block, line, method):
 @lru_cache(maxsize=4)
 def unanswered(pattern, method):
     """``"train.py:9"``, the only line with a pattern in whose function no call of a method is sure
-    to come: each stands in a branch that the line is not in; else None.
+    to come: each stands in a branch that the line is not in, or behind a generator's ``yield``,
+    which need not go on; else None.
     """
     lines = [
         (file, line)
@@ -129,13 +130,37 @@ def unanswered(pattern, method):
 
 
 def _calls_surely(function, line, method):
-    """Whether a call of a method in a function stands in no branch that the line is not in."""
+    """Whether a call of a method in a function stands in no branch that the line is not in, and
+    behind no ``yield`` but in a ``finally``.
+    """
     branches = [node for node in _nodes(function) if isinstance(node, ast.If)]
+    at_last, yields = _at_last(function), _yields(function)
     for call in _calls(function, method):
         around = [branch for branch in branches if syntax.has_line(branch, call)]
-        if all(syntax.has_line(branch, line) for branch in around):
+        is_left = any(line < at < call for at in yields) and call not in at_last
+        if not is_left and all(syntax.has_line(branch, line) for branch in around):
             return True
     return False
+
+
+def _at_last(function):
+    """Lines in a ``finally`` of a function."""
+    tries = [node for node in _nodes(function) if isinstance(node, ast.Try)]
+    return {
+        line
+        for node in tries
+        for statement in node.finalbody
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }
+
+
+def _yields(function):
+    """Lines at which a generator stops; none of a context manager, which goes on."""
+    decorators = getattr(function, "decorator_list", ())
+    if any("contextmanager" in ast.dump(decorator) for decorator in decorators):
+        return []
+    nodes = _nodes(function)
+    return [node.lineno for node in nodes if isinstance(node, (ast.Yield, ast.YieldFrom))]
 
 
 def _blocks(function):
