@@ -61,10 +61,12 @@ _PHRASES = {
 }
 
 
-def phrase(run: Facts, change: str, **values: object) -> str:
-    """A change in the words of the run's trainer; in those of an own loop where it has none."""
+def phrase(run: Facts, change: str, *, by_trainer: bool = True, **values: object) -> str:
+    """A change in the words of the run's trainer; in those of an own loop where it has none, or
+    where it is not the trainer that does what is to be changed.
+    """
     words = _PHRASES[change]
-    return words.get(run.trainer, words[""]).format(**values)
+    return words.get(run.trainer if by_trainer else "", words[""]).format(**values)
 
 
 def loader_place(run: Facts) -> str:

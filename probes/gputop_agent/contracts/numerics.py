@@ -87,6 +87,8 @@ class CheckupEvent(TypedDict, total=False):
     """Values in groups of which none wants a gradient, while others do; and the only call of
     ``Embedding.from_pretrained`` that leaves ``freeze=True`` unsaid.
     """
+    frozen_whole: bool
+    """No group has one that does."""
     gradients_looked_at: Whole
     gradients_not_zero: Whole
     """Values of up to eight gradients just before an update."""

@@ -164,6 +164,11 @@ EVALUATING = 0.15
 """Share of the time in evaluations."""
 USUALLY = 0.95
 """Quantile of what the code around steps without an evaluation takes."""
+_STEPS_OF_TRAINERS = (
+    *("validation_step", "test_step", "predict_step", "forward", "__call__", "compute_loss"),
+    *("prediction_step", "compute_metrics", "preprocess_logits_for_metrics"),
+)
+"""What trainers call in an evaluation of theirs."""
 MUCH_AROUND = 1.2
 """Times the forwards that evaluate, from which on the rest is told apart."""
 
@@ -196,6 +201,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     count = max(1, len(evaluated_after))
     every = _usual_distance(evaluated_after) or max(1, series.total_steps() // count)
     site = top_site(view, "eval", rank=spent.rank)
+    run = Facts(view, spent.rank)
     remaining_share = 1 - 1 / RARER
     forwards_ms = float(series.per_step_ms("eval_ns").mean())
     around = ""
@@ -210,7 +216,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         f"steps or so, {spent.ms.value * every:,.0f} ms "
         f"each{around}: {spent.percent}" + (f"; {site.words}" if site else ""),
         fix=(
-            phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
+            phrase(run, "evaluate", by_trainer=_by_trainer(site), every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),
         ),
         rank=only_on(spent, shares),
@@ -231,8 +237,14 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
 
 def _asked_at(view: RunView, rank: int, site: Site | None) -> str | None:
     """The line that asks for evaluations: the trainer's call where a trainer does."""
-    by_trainer = site is not None and site.caller.startswith("(")
-    return (trainers_call(view, rank) if by_trainer else None) or named(site) or None
+    return (trainers_call(view, rank) if _by_trainer(site) else None) or named(site) or None
+
+
+def _by_trainer(site: Site | None) -> bool:
+    """Whether a trainer's own evaluation lies there, and no callback's."""
+    if site is None or site.site is None:
+        return True
+    return site.caller.startswith("(") and site.site.rpartition(" ")[2] in _STEPS_OF_TRAINERS
 
 
 def _evaluating(view: RunView, rank: int) -> Share | None:

@@ -225,6 +225,8 @@ def _frozen_group(view: RunView, spec: Spec) -> Finding | None:
         in_a_row = standing(looks, lambda look: look.get("frozen_group"))
         if not last.get("frozen_group") or in_a_row < ALIKE:
             return None
+        if last.get("frozen_whole"):
+            return _nothing_to_update(view, spec, rank, last, in_a_row)
         names = parameter_names(last.get("frozen_group_names") or [""])
         values, at = last["frozen_group"], last.get("frozen_group_at")
         unfreeze = "call requires_grad_(True) on them before the training"
@@ -251,6 +253,30 @@ def _frozen_group(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "checkup", of_rank)
+
+
+def _nothing_to_update(view: RunView, spec: Spec, rank: int, look: Event, in_a_row: int) -> Finding:
+    """What trains was exchanged, as an adapter is by another, after the optimizer was made."""
+    values = look["frozen_group"]
+    return spec.make(
+        severity="high",
+        title="the optimizer has nothing to update: all that it was given is frozen",
+        evidence=f"none of its {values:,} values wants a gradient, at {in_a_row} looks in a row up "
+        f"to step {look['step']} of rank {rank}: what is trained now is in no optimizer",
+        fix="make the optimizer of what trains now, after the call that freezes or exchanges "
+        "parameters, such as load_adapter(), set_adapter() or requires_grad_()",
+        rank=everybody(view),
+        site=(view.hello(rank).get("optimizer") or {}).get("site"),
+        confidence=0.9,
+        proof=Proof(
+            statistic="looks in a row at which all of the optimizer is frozen",
+            value=in_a_row,
+            threshold=ALIKE - 1,
+            unit="looks",
+            formula="all of its parameters have requires_grad=False when it steps",
+            inputs=(Input("values", values, "", f"checkup event, rank {rank}"),),
+        ),
+    )
 
 
 def _left_out(view: RunView, spec: Spec) -> Finding | None:

@@ -234,7 +234,7 @@ def after_update(optimizer):
     """The update is done."""
     if optimizer is current.optimizer:
         steps.book_agent_time(_look_at_change)
-        current.findings.update(current.habits.after_update(optimizer))
+        current.findings.update(current.habits.after_update(optimizer, current.values))
         _finish()
 
 
@@ -469,7 +469,8 @@ def _may_look_soon(findings):
     """Whether part of the model does not learn any more, as where its optimizer has kept another
     that was replaced; a few times only, as of experts now one and now another has no gradient.
     """
-    if findings["step"] <= _last_of_first() or not findings.get("without_gradient"):
+    trains_less = findings.get("without_gradient") or findings.get("frozen_whole")
+    if findings["step"] <= _last_of_first() or not trains_less:
         return False
     current.looks_soon += 1
     return current.looks_soon <= SOON_AT_MOST

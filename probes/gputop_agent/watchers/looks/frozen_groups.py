@@ -9,12 +9,15 @@ from gputop_agent.watchers.looks import gradients
 def fields(optimizer):
     """``{"frozen_group", "frozen_group_names", "frozen_group_at"}``: values and names of such
     groups, and the only call of ``Embedding.from_pretrained`` that does not say ``freeze``, which
-    freezes; empty without such a group.
+    freezes; empty without such a group. ``"frozen_whole"`` where there is no other group.
     """
     groups = [group["params"] for group in optimizer.param_groups if group["params"]]
     frozen = [group for group in groups if not any(part.requires_grad for part in group)]
-    if not frozen or len(frozen) == len(groups):
+    if not frozen:
         return {}
+    if len(frozen) == len(groups):
+        values = sum(parameter.numel() for group in frozen for parameter in group)
+        return {"frozen_group": values, "frozen_whole": True}
     parameters = [parameter for group in frozen for parameter in group]
     names = gradients.names(parameters[: gradients.MAX_NAMES])
     return {

@@ -65,6 +65,7 @@ class SeenHabits:
         self._wants_line = False
         self._made_at = None  # the line of what was found
         self._classes = target_classes.TargetClasses()
+        self._has_graph = False  # of a backward since the last update began
 
     def before_forward(self):
         """A look begins: one before has found an operation whose line it could not tell."""
@@ -77,6 +78,7 @@ class SeenHabits:
         Where gradients were cleared in between, each loss is wanted by itself.
         """
         self._lines.switch_off()
+        self._has_graph = True
         if not open_step.backwards:
             self._again, self._nodes, self._twice, self._crossed = [], [], "", None
             self._backward_at = frames.caller_site()
@@ -127,8 +129,25 @@ class SeenHabits:
 
     def before_update(self, parameters, values):
         """Fields of the event; what must be read from a device goes to ``values``."""
-        sites = {"backward_at": self._backward_at, "update_at": frames.caller_site()}
-        fields: "dict[str, Any]" = {name: site for name, site in sites.items() if site}
+        update_at = frames.caller_site()
+        fields: "dict[str, Any]" = {"update_at": update_at} if update_at else {}
+        if session.clips_scaled:
+            fields["clips_scaled"] = session.clips_scaled
+        if session.clips_late:
+            fields.update(clips=session.clips, clips_late=session.clips_late)
+            if session.clip_site:
+                fields["clips_late_at"] = session.clip_site
+        if late.may_look():
+            _put_weights(parameters, values)
+            fields.update(_look_at_table(parameters, values))
+        return dict(fields, **self._of_graphs(values))
+
+    def _of_graphs(self, values):
+        """What the graphs of the losses before the update, or in its closure, have told."""
+        if not self._has_graph:
+            return {}
+        self._has_graph = False
+        fields: "dict[str, Any]" = {"backward_at": self._backward_at} if self._backward_at else {}
         if self._again:
             fields["graph_again"] = [round(share, 3) for share in self._again[: late.MAX_TENSORS]]
         if self._twice:
@@ -139,26 +158,21 @@ class SeenHabits:
             fields.update(self._crossed)
             if self._loss_at:
                 fields["loss_at"] = self._loss_at
-        if session.clips_scaled:
-            fields["clips_scaled"] = session.clips_scaled
-        if session.clips_late:
-            fields.update(clips=session.clips, clips_late=session.clips_late)
-            if session.clip_site:
-                fields["clips_late_at"] = session.clip_site
         if late.may_look():
             self._classes.put(values)
-            _put_weights(parameters, values)
-            fields.update(_look_at_table(parameters, values))
         return fields
 
-    def after_update(self, optimizer):
-        """Looks in a row that found an optimizer with state at its first update, and its line."""
+    def after_update(self, optimizer, values):
+        """Looks in a row that found an optimizer with state at its first update, and its line; and
+        what graphs have told that were made within the update, as Lightning makes them.
+        """
+        fields = self._of_graphs(values)
         has_state = any(optimizer.state.values())
         self.fresh_looks = self.fresh_looks + 1 if self._fresh and has_state else 0
         self._fresh = False
         if not self.fresh_looks:
-            return {}
-        fields = {"fresh_looks": self.fresh_looks}
+            return fields
+        fields["fresh_looks"] = self.fresh_looks
         made_at = built_places.of_optimizer(optimizer)
         if made_at:
             fields["fresh_at"] = made_at
