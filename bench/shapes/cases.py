@@ -2852,4 +2852,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "preview_thread_never_waits": {"STEPS": "40"},
     "hue_by_colorsys": {"STEPS": "150"},
     "rough_pictures_often": {"STEPS": "150"},
+    "prompt_cut_by_letters": {"STEPS": "140"},
 }

@@ -1,6 +1,6 @@
 """Butlers who learn to be polite: a small Llama with LoRA, tuned on pairs of answers of which one
 was preferred, against itself without the adapter; prompts that are cut to a budget, two parts an
-update, perplexity of what was preferred now and then, a few answers drawn to be read.
+update, perplexity of what was preferred now and then, an answer to be read.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ PARTS, PAIRS, COUNT, HELD = 2, 4, 900, 24
 BUDGET, ANSWER, WORDS = 40, 24, 260
 WIDTH, LAYERS, HEADS = 64, 2, 4
 RATE, WARM, CLIP, BETA, TAUGHT = 3e-3, 15, 1.0, 0.2, 0.1
-TOLD_EVERY, JUDGED_EVERY, DRAWN_EVERY, REPORT_EVERY = 25, 40, 100, 120
+TOLD_EVERY, JUDGED_EVERY, READ_EVERY, REPORT_EVERY = 25, 40, 100, 120
 REMEMBERED, LONGEST_GRAM, SEED = 900, 4, 77
 cost = Cost()
 
@@ -325,7 +325,7 @@ class Tuning:
         return (surprise / count).exp()
 
     @torch.no_grad()
-    def draw(self):
+    def answer(self):
         """An answer to be read by whoever follows the training."""
         self.policy.eval()
         prompt = self.held[0]["input_ids"][:1, :BUDGET]
@@ -333,8 +333,7 @@ class Tuning:
             input_ids=prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=10,
-            do_sample=True,
-            top_k=20,
+            do_sample=False,
         )
         self.policy.train()
         return self.tokenizer.decode(answer[0, BUDGET:].tolist())
@@ -385,8 +384,8 @@ class Tuning:
                 self.write_report(perplexity)  # at: report_holds_tensor
         if self.update == UPDATES // 3 and on("best_loaded_beside", "clean_best_loaded_beside"):
             self.back_to_best()  # at: best_loaded_beside
-        if self.update % DRAWN_EVERY == 0:
-            print(self.update, self.draw(), flush=True)
+        if self.update % READ_EVERY == 0:
+            print(self.update, self.answer(), flush=True)
 
     def run(self):
         cost.seconds, begun = 0.0, time.perf_counter()
