@@ -255,7 +255,9 @@ class Trainer:
                 sincos(self.model.side**2, cfg.width), requires_grad=False
             )
         self.shadow = copy.deepcopy(self.model).requires_grad_(False).eval()
-        self.optimizer = torch.optim.AdamW(self.groups(), cfg.rate, betas=cfg.betas)
+        self.optimizer = torch.optim.AdamW(
+            self.groups(), cfg.rate, betas=cfg.betas
+        )  # at: parts_of_other_ndim
         self.journal, self.rough = Journal(folder), {}
         if cfg.resume:
             self.load(cfg.resume)
@@ -413,7 +415,8 @@ class Trainer:
             self.journal.log(values, commit=commit)  # at: pictures_logged_uncommitted
         if self.step % cfg.tell_every == 0:
             print(self.step, f"loss {loss:.3f} rate {self.rate():.1e}", flush=True)
-        if on("rough_pictures_often") and self.step % (cfg.rough_every // 5) == 0:
+        often = cfg.rough_every // 5
+        if on("rough_pictures_often") and self.step % often == 0:  # at: rough_pictures_often
             rough = self.look_at_rough(ROUGH)  # at: rough_pictures_often
             print(self.step, f"rough {rough:.3f}", flush=True)
         if on("clean_rough_pictures_often") and self.step % cfg.rough_every == 0:
