@@ -2651,6 +2651,42 @@ THIRTYSECOND_Z = (
 before any of it was run under gputop.
 """
 
+THIRTYTHIRD_X = (
+    Shape("hue_by_colorsys", "beetles.py", LOADER, also=LOADER),
+    Shape("rough_pictures_often", "beetles.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape("pictures_logged_uncommitted", "beetles.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("places_of_smaller_grid", "beetles.py", ENDS, also=ENDS, exit_code=1),
+    Shape("parts_of_other_ndim", "beetles.py", ("NU08",), also=("NU08", "NU11")),
+    Shape("mixing_seeded_anew", "beetles.py", ("RE05",)),
+    Shape(
+        "spread_of_equal_pictures",
+        "beetles.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("prompt_cut_by_letters", "butlers.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "weight_of_unanimous_votes",
+        "butlers.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("perplexity_under_dropout", "butlers.py", ("NU21",)),
+    Shape("best_loaded_beside", "butlers.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape(
+        "grams_counted_afresh",
+        "butlers.py",
+        ("HO06", "CE11"),
+        also=("HO06", "CE11"),
+        timed=True,
+    ),
+    Shape("report_holds_tensor", "butlers.py", ENDS, also=ENDS, exit_code=1),
+    Shape("scores_kept_for_entropy", "butlers.py", GROWS, also=(*GROWS, "HO12")),
+)
+"""Beetles by a small vision transformer, and butlers tuned on preferences with LoRA; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2706,6 +2742,7 @@ BATCHES = (
     THIRTYSECOND_X,
     THIRTYSECOND_Y,
     THIRTYSECOND_Z,
+    THIRTYTHIRD_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2813,4 +2850,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "blurred_before_cropping": {"STEPS": "110"},
     "margins_by_each_pair": {"STEPS": "150"},
     "preview_thread_never_waits": {"STEPS": "40"},
+    "hue_by_colorsys": {"STEPS": "150"},
+    "rough_pictures_often": {"STEPS": "150"},
+    "prompt_cut_by_letters": {"STEPS": "140"},
 }
