@@ -63,7 +63,8 @@ def main() -> None:
 def _answer(row: dict[str, str]) -> Answer:
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
-        execute([*row["command"].split(), "--tier", "formula", "--json", "--no-calibration"])
+        command = row["command"].replace("late_models/", f"{ROWS.parent}/late_models/")
+        execute([*command.split(), "--tier", "formula", "--json", "--no-calibration"])
     found = json.loads(said.getvalue())
     measured, estimated = float(row["measured_gib"]), found[KINDS[row["kind"]]]
     low, high = (1 + percent / 100 for percent in found["interval_pct"])

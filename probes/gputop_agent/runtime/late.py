@@ -7,6 +7,7 @@ used would be loaded at its first launch, which held up a step on an H200 by 148
 from itertools import accumulate
 from typing import Any
 
+from gputop_agent.runtime import interrupts
 from gputop_agent.runtime.session import session
 
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients or weights that a look reads, and values of each
@@ -85,7 +86,21 @@ def is_plain(tensor):
     """A tensor or parameter of torch's with values in reach: no subclass, sparse or meta."""
     torch = session.torch
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    return plain and (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous()
+    in_reach = plain and (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous()
+    return in_reach and has_storage(tensor)
+
+
+def has_storage(tensor):
+    """Whether a strided tensor's memory is there. FSDP takes that of the weights that it gathered
+    away while graphs still hold them; to read it would end the process.
+    """
+    try:
+        storage = getattr(tensor, "untyped_storage", tensor.storage)()  # before torch 2.0: typed
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+        return storage.nbytes() >= (tensor.storage_offset() + last + 1) * tensor.element_size()
+    except (RuntimeError, NotImplementedError):  # a function transform's tensor has none
+        interrupts.pass_on()
+        return False
 
 
 def spread(tensors):

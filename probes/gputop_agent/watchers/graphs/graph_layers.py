@@ -2,7 +2,7 @@
 that operations take.
 """
 
-from gputop_agent.watchers.graphs import graph_origin
+from gputop_agent.watchers.graphs import gathered, graph_origin
 
 MAX_DEPTH = 4  # nodes between an operation and its parameter: a transpose, a cast
 MOST_SUSPECTS = 2  # layers; among more, as where checkpoints hide tensors, none is picked
@@ -13,6 +13,7 @@ class GraphLayers:
 
     def __init__(self, graph, layers):
         self.layers = layers
+        self.owners = {**layers.owners, **gathered.owners(layers)}
         self.indexes = {}  # name -> index
         for index, name in enumerate(layers.names):
             self.indexes.setdefault(name, index)
@@ -28,7 +29,7 @@ class GraphLayers:
             if giver is None:
                 continue
             if not giver.children:
-                owner = self.layers.owners.get(id(getattr(giver.node, "variable", None)))
+                owner = self.owners.get(id(getattr(giver.node, "variable", None)))
                 if owner is not None:
                     return owner
             elif depth > 1 and graph_origin.weight_of(giver.name) == 0:
@@ -64,9 +65,7 @@ class GraphLayers:
 
     def _compiled(self, node):
         """The layer that a compiled graph is of: the innermost that has all of its parameters."""
-        owners = [
-            self.layers.owners.get(id(getattr(child, "variable", None))) for child in node.children
-        ]
+        owners = [self.owners.get(id(getattr(child, "variable", None))) for child in node.children]
         names = [self.layers.names[owner] for owner in owners if owner is not None]
         return self._around(names)
 

@@ -46,12 +46,12 @@ STRUCTURE = (
     "squeeze clone neg select split_with_sizes cat stack accumulate_grad index"
 ).split()
 #: give values that they took and no others
-_SAME_VALUES = (
+SAME_VALUES = (
     "t transpose permute expand view reshape reshape_alias unsafe_view alias slice unsqueeze "
     "squeeze clone neg select"
 ).split()
 #: finite where all that they take is, beside places and masks
-_COPIES = (*_SAME_VALUES, "embedding", "cat", "stack", "index", "index_select", "gather", "where")
+_COPIES = (*SAME_VALUES, "embedding", "cat", "stack", "index", "index_select", "gather", "where")
 _PICKS = ("gather", "index", "index_select", "where", "masked_fill")  # give some of what they took
 #: of an infinity they give one, or NaN; what others make of one may be finite again
 _CARRY_INFINITY = (
@@ -191,7 +191,7 @@ class Graph:
 
     def _judge_giver(self, node):
         """What a view has of values that are not finite, its base has too."""
-        if node.given is not False or node.name not in _SAME_VALUES:
+        if node.given is not False or node.name not in SAME_VALUES:
             return
         giver = self.nodes.get(node.children[0])
         if giver is not None and giver.given is None:
@@ -319,15 +319,20 @@ def _repeats(node):
 
 
 def saved(node, name):
-    """A tensor that the node saved and no hook has packed; None for any other."""
+    """A tensor that the node saved, no hook has packed and nobody freed; None for any other."""
     try:
         raw = getattr(node, name)
         if getattr(raw, "unpack_hook", node) is not None:
             return None
-        return raw.data.detach()
+        return raw.data.detach() if _is_there(raw.data) else None
     except (RuntimeError, AttributeError, TypeError):
         interrupts.pass_on()
         return None
+
+
+def _is_there(tensor):
+    is_strided = tensor.layout is session.torch.strided
+    return not is_strided or late.has_storage(late.local_part(tensor))
 
 
 def is_finite(tensor):
@@ -359,7 +364,7 @@ def extent(tensor):
     try:
         if not tensor.is_floating_point() or not tensor.numel() or tensor.is_sparse:
             return None
-        if not (tensor.is_cpu or tensor.is_cuda):
+        if not (tensor.is_cpu or tensor.is_cuda) or not late.has_storage(tensor):
             return None
         return session.torch.aminmax(tensor.detach())
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):

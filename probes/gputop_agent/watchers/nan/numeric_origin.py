@@ -295,7 +295,8 @@ def of_graph(layers, loss):
     fields: "dict[str, Any]" = {"direction": "forward", "how": "graph"}
     named = GraphLayers(graph, layers)
     layer, between = named.of(origin)
-    if origin.children and not named.is_open(origin):
+    hands_on = origin.name in graph_origin.SAME_VALUES  # it came from where nothing was saved
+    if origin.children and not hands_on and not named.is_open(origin):
         fields.update(_operation(origin))
     if origin.unowned is not None:
         fields.update(_of_unowned(origin))

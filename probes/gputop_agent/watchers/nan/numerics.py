@@ -15,7 +15,7 @@ from gputop_agent import wire
 from gputop_agent.runtime import guard, late, modes, source, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import OTHER, session
-from gputop_agent.timing import clock, device, steps
+from gputop_agent.timing import clock, device, roots, steps
 from gputop_agent.watchers.graphs import graph_origin
 from gputop_agent.watchers.layers import layers
 from gputop_agent.watchers.layers.layer_slots import Observed, SlottedModules
@@ -112,12 +112,12 @@ def on_step_closed(step, t_end_ns):
 
 
 def _put_in():
-    roots = alive(session.roots)
-    if not roots or not late.may_look():
+    living_roots = alive(session.roots)
+    if not living_roots or not late.may_look():
         return
     _take_out()
     watch.roots, watch.built_step = tuple(session.roots), session.step
-    watch.layers = SlottedModules(roots)
+    watch.layers = SlottedModules(living_roots)
     watch.observed = Observed(watch.layers, watch)
     watch.is_in = True
 
@@ -220,6 +220,8 @@ def _loss_is_bad(loss):
         return
     if not late.may_look():
         return
+    if not roots.search.passes:
+        roots.discover()  # at the first backward nothing is known yet
     current = watch.current
     if current is not None and current.calls and not current.is_over:
         _resolve(current)
@@ -253,8 +255,7 @@ def _of_burst(fields):
 
 
 def _layers_now():
-    roots = alive(session.roots)
-    return watch.layers if watch.is_in else SlottedModules(roots)
+    return watch.layers if watch.is_in else SlottedModules(alive(session.roots))
 
 
 def _begin_burst():
