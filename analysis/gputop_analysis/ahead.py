@@ -23,6 +23,6 @@ def steps_ahead(progress: Iterable[dict[str, Any]]) -> dict[int, int]:
             alone.setdefault(int(event.get("rank", 0)), set()).add(steps)
     if not alone or any(len(counts) > 1 for counts in alone.values()):
         return {}
-    counts = {rank: counts.pop() for rank, counts in alone.items()}
-    least = min(counts.values())
-    return {rank: count - least for rank, count in counts.items()}
+    steps_alone = {rank: counts.pop() for rank, counts in alone.items()}
+    fewest = min(steps_alone.values())
+    return {rank: steps - fewest for rank, steps in steps_alone.items()}

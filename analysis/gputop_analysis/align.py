@@ -127,21 +127,21 @@ def _after_quiet(full: Array) -> Array:
 
 def _align_folded(series: list[RankSeries]) -> Aligned | None:
     ends = [rank_series.steps[rank_series.steady] + 1 - rank_series.ahead for rank_series in series]
-    if not series or any(len(e) < 2 for e in ends):
+    if not series or any(len(end) < 2 for end in ends):
         return None
     starts = [
-        e - rank_series.n_steps[rank_series.steady]
-        for e, rank_series in zip(ends, series, strict=True)
+        end - rank_series.n_steps[rank_series.steady]
+        for end, rank_series in zip(ends, series, strict=True)
     ]
-    first, last = max(int(s[0]) for s in starts), min(int(e[-1]) for e in ends)
-    size = max(int(np.quantile(e - s, 0.95)) for s, e in zip(starts, ends, strict=True))
+    first, last = max(int(begin[0]) for begin in starts), min(int(end[-1]) for end in ends)
+    size = max(int(np.quantile(end - begin, 0.95)) for begin, end in zip(starts, ends, strict=True))
     size = max(1, size, (last - first) // MAX_BUCKETS + 1 if last > first else 1)
     if last - first < 2 * size:
         return None
     edges = np.arange(first, last + 1, size)
     full = np.ones(len(edges) - 1, bool)
-    for s, e in zip(starts, ends, strict=True):
-        _, steps = bucketed(s, e, e - s, e - s, edges)
+    for begin, end in zip(starts, ends, strict=True):
+        _, steps = bucketed(begin, end, end - begin, end - begin, edges)
         full &= steps >= 0.999 * size
     return Aligned(
         tuple(rank_series.rank for rank_series in series), edges, _after_quiet(full), tuple(series)

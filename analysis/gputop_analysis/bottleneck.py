@@ -94,13 +94,10 @@ def _blocks(view: RunView, rank: int) -> Array | None:
     if counts.sum() < ENOUGH_STEPS:
         return None
     kinds = list(_PHASES_OF_KIND)
-    times = np.stack(
-        [
-            sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[bottleneck_kind]) / 1e6
-            for bottleneck_kind in kinds
-        ],
-        axis=1,
-    )
+    times_of_kinds = [
+        sum(rows[f"{phase}_ns"] for phase in phases) / 1e6 for phases in _PHASES_OF_KIND.values()
+    ]
+    times = np.stack(times_of_kinds, axis=1)
     hidden = hidden_wait_ms(view, rank)
     if np.isfinite(hidden):
         moved = np.minimum(hidden * counts, rows["backward_ns"] / 1e6)

@@ -230,10 +230,10 @@ def _without_queueing(view: RunView, rank: int, split: WallSplit) -> tuple[WallS
     waits = ("comm", "data") if workers else ("comm",)
     works = _WORK if workers else (*_WORK, "data")
     wanted = min(round(queue.value * split.wall), split.wall)
-    out = _spread(split, works, wanted)
-    out |= _spread(split, waits, wanted - sum(out.values()))
-    left = {name: getattr(split, name) - ns for name, ns in out.items()}
-    return replace(split, **left), sum(out.values())
+    queued_ns = _spread(split, works, wanted)
+    queued_ns |= _spread(split, waits, wanted - sum(queued_ns.values()))
+    remaining_ns = {name: getattr(split, name) - ns for name, ns in queued_ns.items()}
+    return replace(split, **remaining_ns), sum(queued_ns.values())
 
 
 def _spread(split: WallSplit, names: Sequence[str], wanted: int) -> dict[str, int]:

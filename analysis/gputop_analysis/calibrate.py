@@ -60,11 +60,8 @@ def stable(record: RunRecord) -> Stability:
 
 
 def _block_variation(series: RankSeries) -> float:
-    medians = [
-        float(np.median(part))
-        for part in np.array_split(series.wall_ms[series.steady], BLOCKS)
-        if len(part)
-    ]
+    blocks = np.array_split(series.wall_ms[series.steady], BLOCKS)
+    medians = [float(np.median(block)) for block in blocks if len(block)]
     return float(np.std(medians) / np.mean(medians))
 
 

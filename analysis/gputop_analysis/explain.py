@@ -140,12 +140,12 @@ def _proof(proof: Proof, width: int) -> list[str]:
     return lines
 
 
-def _kept(head: str, said: str, width: int) -> list[str]:
+def _kept(head: str, columns: str, width: int) -> list[str]:
     """One line with its columns kept, or wrapped where it does not fit."""
-    text = head + said
+    text = head + columns
     if len(text) <= width:
         return [text]
-    return wrapped(head.strip(), " ".join(said.split()), width, indent=2)
+    return wrapped(head.strip(), " ".join(columns.split()), width, indent=2)
 
 
 def _small_print(id: str, width: int) -> list[str]:

@@ -67,9 +67,14 @@ def _cells(rank: int, row: Any) -> list[str]:
         str(row["n_steps"]),
         f"{int(row['t_end_ns']) / 1e9:.6f}",
         *(f"{int(row[name]) / 1e6:.6f}" for name in durations),
-        *("" if row[name] < 0 else str(row[name]) for name in STEP_BYTES),
+        *(_bytes(row[name]) for name in STEP_BYTES),
         *(_number(row[name]) for name in _PLAIN),
     ]
+
+
+def _bytes(value: Any) -> str:
+    """Empty where it was not measured, which the record holds as -1."""
+    return "" if value < 0 else str(value)
 
 
 def _number(value: Any) -> str:

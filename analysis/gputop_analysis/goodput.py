@@ -193,9 +193,9 @@ def _hangs(record: RunRecord) -> list[Span]:
             began = None
     if began is not None:
         spans.append((began, _NEVER))
+    ends_before = [0, *(end for _, end in spans)]
     return [
-        (max(a, before), b)
-        for (a, b), before in zip(spans, [0, *(b for _, b in spans)], strict=False)
+        (max(start, before), end) for (start, end), before in zip(spans, ends_before, strict=False)
     ]
 
 

@@ -128,7 +128,7 @@ class SampledDevice:
 @once_per_view
 def devices(view: RunView) -> list[SampledDevice]:
     """Devices of the run with samples in the window, in the order of host and index."""
-    devices_ = []
+    sampled = []
     several = len(view.record.hosts) > 1
     for host in view.record.hosts.values():
         rows = np.asarray(host.gpu.rows[-50_000:])
@@ -142,19 +142,19 @@ def devices(view: RunView) -> list[SampledDevice]:
                 rank = _rank_of(view, host.name, info.uuid if info else "")
                 default = info.power_limit_default_w if info else None
                 watts = float(default) if default else float("nan")
-                devices_.append(
+                sampled.append(
                     SampledDevice(
                         host.name if several else "", int(index), name, rank, rows_of_gpu, watts
                     )
                 )
-    return devices_
+    return sampled
 
 
 def _rank_of(view: RunView, host: str, uuid: str) -> int | None:
     """The rank that says it trains on this device, by the device's UUID."""
     on_it = []
     for rank, hello in view.hellos.items():
-        uuid_ = str(hello.get("device_uuid") or "").removeprefix("GPU-")
-        if uuid_ and uuid_ == uuid.removeprefix("GPU-") and view.host_of(rank) == host:
+        rank_uuid = str(hello.get("device_uuid") or "").removeprefix("GPU-")
+        if rank_uuid and rank_uuid == uuid.removeprefix("GPU-") and view.host_of(rank) == host:
             on_it.append(rank)
     return on_it[0] if len(on_it) == 1 else None

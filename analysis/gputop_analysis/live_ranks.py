@@ -44,17 +44,18 @@ def live_ranks(record: RunRecord) -> list[int]:
     edges = np.concatenate([[0], np.cumsum([len(tail) for tail in tails])[:-1]])
     rows = _joined(tails)
     extremes = _extremes(rows, edges, _waits(record, ranks))
-    chosen = [ranks[place] for place in list(dict.fromkeys([*spread, *extremes]))[:CHOSEN]]
+    positions = list(dict.fromkeys([*spread, *extremes]))
+    chosen = [ranks[position] for position in positions[:CHOSEN]]
     is_bad = np.maximum.reduceat(rows["flags"] & F_NONFINITE, edges) != 0
-    bad = [ranks[place] for place in np.flatnonzero(is_bad)[:TOLD]]
+    bad = [ranks[position] for position in np.flatnonzero(is_bad)[:TOLD]]
     return sorted({*chosen, *bad, *told_ranks(record)})
 
 
 def told_ranks(record: RunRecord) -> list[int]:
     """The first ranks that told of a loss that is no number, or of an exception."""
     steps = set(record.ranks())
-    told = (event.get("rank") for event in record.events("nonfinite", "exception"))
-    return list(dict.fromkeys(rank for rank in told if rank in steps))[:TOLD]
+    tellers = (event.get("rank") for event in record.events("nonfinite", "exception"))
+    return list(dict.fromkeys(rank for rank in tellers if rank in steps))[:TOLD]
 
 
 def _extremes(rows: Array, edges: Array, waits: Array) -> list[int]:

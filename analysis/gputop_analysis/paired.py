@@ -48,8 +48,10 @@ def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERRO
         threshold: share, 0.03 for 3 %.
         error: chance of a wrong verdict at this look. Looks add theirs up.
     """
-    clock, own = (interval(column, rounds, error / 2) for column in ratios.reshape(-1, 2).T)
-    change = own if _own_is_known(ratios) else clock
+    clock, without_waits = (
+        interval(column, rounds, error / 2) for column in ratios.reshape(-1, 2).T
+    )
+    change = without_waits if _own_is_known(ratios) else clock
     verdict: Verdict = "undecided"
     if change.low > threshold or clock.low > threshold:
         verdict = "slower"

@@ -57,8 +57,8 @@ def _prices() -> dict[str, Price]:
     }
 
 
-def _source(name: str, found: list[float]) -> str:
+def _source(name: str, prices: list[float]) -> str:
     return (
-        f"median of {len(found)} published on-demand prices of the {name}, "
-        f"{min(found):.2f} to {max(found):.2f} dollars an hour, collected in 2025 and 2026"
+        f"median of {len(prices)} published on-demand prices of the {name}, "
+        f"{min(prices):.2f} to {max(prices):.2f} dollars an hour, collected in 2025 and 2026"
     )

@@ -29,9 +29,9 @@ def _in_order(record: RunRecord) -> list[Event]:
     return sorted(raised, key=lambda event: event.get("t_ns", 0))
 
 
-def _went_on(record: RunRecord, one: Event) -> bool:
+def _went_on(record: RunRecord, exception: Event) -> bool:
     """Whether the process that raised it trained on; a restarted one is another process."""
-    rank, step, at = one.get("rank"), one.get("step"), int(one.get("t_ns", 0))
+    rank, step, at = exception.get("rank"), exception.get("step"), int(exception.get("t_ns", 0))
     if (
         rank not in record.ranks()
         or step is None

@@ -91,14 +91,11 @@ def rank_table(view: RunView) -> RankTable:
     step_ms, wait_ms = _each(view, _step_ms), _each(view, mean_wait_ms)
     phases = {name: _each(view, _phase_ms, name) for name in wire.PHASES}
     excess_phase, excess_ms = _excess(_steady_phases(view, waited, ranks), step_ms)
+    culprit, culprit_rank = None, None
     if waited is not None:
-        culprit_ = find_culprit(waited.ms, _mean(step_ms))
-    else:
-        culprit_ = None
-    if waited is not None and culprit_ is not None:
-        culprit = waited.ranks[culprit_.column]
-    else:
-        culprit = None
+        culprit = find_culprit(waited.ms, _mean(step_ms))
+        if culprit is not None:
+            culprit_rank = waited.ranks[culprit.column]
     straggling = straggling_shares(view)
     exposed = [
         w * (1 - straggling.get(rank, 0.0))
@@ -118,9 +115,9 @@ def rank_table(view: RunView) -> RankTable:
         slowest_share=_slowest_share(waited, ranks),
         comm_share=wait_ms / step_ms,
         critical_path=_critical_path(waited),
-        culprit=culprit,
-        cause=excess_phase[ranks.index(culprit)] if culprit is not None else "",
-        pattern=_pattern(waited, culprit_, _mean(step_ms)),
+        culprit=culprit_rank,
+        cause=excess_phase[ranks.index(culprit_rank)] if culprit_rank is not None else "",
+        pattern=_pattern(waited, culprit, _mean(step_ms)),
         load_imbalance=_imbalance(step_ms - wait_ms),
         exposed_comm_ms=float(np.mean(exposed)) if exposed else float("nan"),
         source=waited.source if waited is not None else "",
@@ -191,9 +188,10 @@ def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], 
     largest = excess.argmax(axis=0)
     by_ms = excess[largest, np.arange(excess.shape[1])]
     by_ms[~(by_ms > MIN_EXCESS_SHARE * step_ms)] = 0.0
-    return tuple(
+    phases_by_rank = tuple(
         OWN_PHASES[i] if ms > 0 else "" for i, ms in zip(largest, by_ms, strict=True)
-    ), by_ms
+    )
+    return phases_by_rank, by_ms
 
 
 def _median(table: Array) -> Array:

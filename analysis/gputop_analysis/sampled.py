@@ -65,14 +65,10 @@ def own_cost(view: RunView) -> OwnCost | None:
         for event in costs
         if event.get("low_us") is not None and event.get("high_us") is not None
     ]
+    low = high = float("nan")
     if len(intervals) == len(costs):
         low = _mean([low for low, _ in intervals])
-    else:
-        low = float("nan")
-    if len(intervals) == len(costs):
         high = _mean([high for _, high in intervals])
-    else:
-        high = float("nan")
     return OwnCost(
         share,
         low,

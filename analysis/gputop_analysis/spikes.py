@@ -102,7 +102,7 @@ def spikes_of(series: Series) -> tuple[Spike, ...]:
     spikes += _changes(
         series, "lr", series.lr, lambda before, after: (after >= LR_JUMP * before) & (before > 0)
     )
-    return tuple(sorted(spikes, key=lambda one: (one.step, one.axis)))
+    return tuple(sorted(spikes, key=lambda spike: (spike.step, spike.axis)))
 
 
 def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
@@ -227,11 +227,10 @@ def _levels(series: Array, wanted: Array) -> tuple[Array, Array]:
 def _changes(series: Series, axis: str, values: Array, changed) -> list[Spike]:
     valid = np.flatnonzero(np.isfinite(values))
     before, after = values[valid[:-1]], values[valid[1:]]
+    is_change = changed(before, after)
     return [
         Spike(axis, *_at(series, int(i)), float(values[i]), float(old), np.inf)
-        for i, old in zip(
-            valid[1:][changed(before, after)], before[changed(before, after)], strict=True
-        )
+        for i, old in zip(valid[1:][is_change], before[is_change], strict=True)
     ]
 
 

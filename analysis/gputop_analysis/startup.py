@@ -123,12 +123,9 @@ def startup(record: RunRecord, now_ns: int) -> Startup | None:
         own_events = come_furthest(events)
     if first is not None:
         until_ns = int(first["t_end_ns"])
-    else:
-        until_ns = min([now_ns, *ends])
-    if first is not None:
         step_ns = until_ns - int(first["wall_ns"])
     else:
-        step_ns = until_ns
+        until_ns = step_ns = min([now_ns, *ends])
     parts = split(own_events, min(started), max(step_ns, min(started)))
     if first is not None:
         phases = {name: int(first[f"{name}_ns"]) for name in _PHASES}

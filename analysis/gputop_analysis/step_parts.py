@@ -40,8 +40,8 @@ def parts_of(summary: RunSummary) -> tuple[PhaseStats, ...]:
             parts.append(phase)
     if wait.mean_ms > 0:
         names = [part.name for part in parts]
-        place = names.index("backward") + 1 if "backward" in names else len(names)
-        parts.insert(place, wait)
+        after_backward = names.index("backward") + 1 if "backward" in names else len(names)
+        parts.insert(after_backward, wait)
     return tuple(parts)
 
 

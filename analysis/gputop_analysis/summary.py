@@ -80,9 +80,9 @@ def summarise(
 
 def _total_steps(view: RunView, steps: int) -> int | None:
     """How long the run is to be: what its ranks say, else its command; None where nothing does."""
-    told = [hello["total_steps"] for hello in view.hellos.values() if hello.get("total_steps")]
-    if told:
-        return int(max(told))
+    totals = [hello["total_steps"] for hello in view.hellos.values() if hello.get("total_steps")]
+    if totals:
+        return int(max(totals))
     return command_total(view.record.manifest.command, steps)
 
 

@@ -76,7 +76,9 @@ def sparkline(values: Sequence[float], width: int, fancy: bool) -> str:
     ]
     low, high = min(means), max(means)
     levels = _LEVELS if fancy else _ASCII_LEVELS
-    return "".join(levels[round((v - low) / (high - low) * 7) if high > low else 3] for v in means)
+    if not high > low:
+        return levels[3] * len(means)
+    return "".join(levels[round((mean - low) / (high - low) * 7)] for mean in means)
 
 
 def ms(value: float) -> str:
@@ -99,6 +101,11 @@ def gib(value: float) -> str:
 def whole(value: float) -> str:
     """Without decimals, or the sign for missing."""
     return f"{value:.0f}" if math.isfinite(value) else MISSING
+
+
+def rate(value: float) -> str:
+    """``20,812``, ``4.6`` or ``0.75`` a second: never 0 of what does come."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def percent(share: float) -> str:
@@ -260,6 +267,13 @@ def wrapped(label: str, text: str, width: int, indent: int = 4) -> list[str]:
     return wrap(text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)) or [
         head
     ]
+
+
+def paragraphs(parts: Iterable[Sequence[str]], width: int) -> str:
+    """Parts of a page, a sequence of lines each, with an empty line between them; lines are cut at
+    ``width`` columns, and empty parts left out.
+    """
+    return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -115,11 +115,11 @@ def _of_rank(rank: int, rows: Any, start_ns: int) -> Iterator[Event]:
             name = f"step {last}"
         else:
             name = f"steps {last - count + 1} to {last}"
-        slice_ = _slice(
+        step_slice = _slice(
             rank, _STEP_TID, name, begin_ns=begin_ns, end_ns=ended_ns, start_ns=start_ns
         )
-        slice_["args"] = {"loss": float(row["loss"]), "lr": float(row["lr"]), "steps": count}
-        yield slice_
+        step_slice["args"] = {"loss": float(row["loss"]), "lr": float(row["lr"]), "steps": count}
+        yield step_slice
         yield from _phases(rank, row, begin_ns, ended_ns, start_ns)
         yield from _rank_counters(rank, row, _us(ended_ns, start_ns))
 

@@ -146,8 +146,8 @@ def timing(view: RunView) -> Timing | None:
         step_ms=medians[slowest],
         first_step_ms=float(view.per_rank[slowest].rows["wall_ns"][0]) / 1e6,
         phases_ms={name: float(rows[f"{name}_ns"].sum()) / 1e6 / count for name in wire.PHASES},
-        tokens_per_s=sum(float(rows_["tokens"].sum()) for rows_ in timed.values()) / seconds,
-        samples_per_s=sum(float(rows_["samples"].sum()) for rows_ in timed.values()) / seconds,
+        tokens_per_s=sum(float(rows["tokens"].sum()) for rows in timed.values()) / seconds,
+        samples_per_s=sum(float(rows["samples"].sum()) for rows in timed.values()) / seconds,
     )
 
 

@@ -54,13 +54,12 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
     hidden, called = hidden_wait_ms(view, rank), view.per_rank[rank].mean_ms("comm_ns")
     if hidden == hidden or called:
         return float(np.nansum((hidden, called)))
+    waited = None
     if any(True for _ in view.events("flight_recorder", rank=rank)):
-        waits_ = waits(view)
-    else:
-        waits_ = None
-    if waits_ is None or rank not in waits_.ranks:
+        waited = waits(view)
+    if waited is None or rank not in waited.ranks:
         return float("nan")
-    return float(waits_.ms[:, waits_.ranks.index(rank)].mean())
+    return float(waited.ms[:, waited.ranks.index(rank)].mean())
 
 
 def with_wait(measured: Mapping[str, Array], hidden: Array) -> dict[str, Array]:
@@ -98,13 +97,13 @@ def _mean_hidden_ms(records: Array) -> float:
 
 def straggling_shares(view: RunView) -> dict[int, float]:
     """By rank, its wait beyond that of the rank that waits least in the same step."""
-    waits_ = waits(view)
-    if waits_ is None:
+    waited = waits(view)
+    if waited is None:
         return {}
-    least_ms, own_ms = waits_.ms.min(axis=1).mean(), waits_.ms.mean(axis=0)
+    least_ms, own_ms = waited.ms.min(axis=1).mean(), waited.ms.mean(axis=0)
     shares = 1 - least_ms / np.maximum(own_ms, 1e-12)
     return {
-        rank: float(np.clip(share, 0, 1)) for rank, share in zip(waits_.ranks, shares, strict=True)
+        rank: float(np.clip(share, 0, 1)) for rank, share in zip(waited.ranks, shares, strict=True)
     }
 
 
@@ -134,9 +133,9 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     wait_ms, source = wait / 1e6, DDP_TIMERS
     beside_ms, beside = np.zeros_like(wait_ms), _beside_backward(view, common)
     if beside is not None:
-        waited, what = beside
+        waited, beside_source = beside
         beside_ms, covered = _by_bucket(common, waited, edges)
-        source, keep = f"{source}, and {what}", keep & covered
+        source, keep = f"{source}, and {beside_source}", keep & covered
     if keep.sum() < 10:
         return None
     return Waits(

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gputop_probes import ending, procfs, stop
+from gputop_probes import client, ending, procfs, stop
 from gputop_probes.fate import Fate
 from gputop_probes.output import OutputHolder
 from gputop_probes.record import layout
@@ -171,13 +171,13 @@ class RunHandle:
             return
         self.stopped_by_us = True
         self.stopped_by = self.stopped_by or by
-        self._tell({"cmd": "stopping", "signal": int(number), "by": by, "why": why})
-        stop.deliver(number, self.pgid, self.run_id)
+        try:
+            self._tell({"cmd": "stopping", "signal": int(number), "by": by, "why": why})
+        finally:
+            stop.deliver(number, self.pgid, self.run_id)
 
     def _tell(self, note: dict[str, Any], answer: bool = False) -> None:
         """Say something to the recorder, which may be gone."""
-        from gputop_probes import client
-
         state = ending.read_state(self.host_dir)
         stream = state.get("transport") == "stream"
         client.send_to(

@@ -173,10 +173,8 @@ class OutputHolder:
 
     def losses(self) -> Losses:
         """What has been lost so far."""
-        logs = [
-            keeper.LOGS + number * keeper.LOG_CELLS
-            for number in {route.log_number for route in self.routes}
-        ]
+        numbers = {route.log_number for route in self.routes}
+        logs = [keeper.LOGS + number * keeper.LOG_CELLS for number in numbers]
         return Losses(
             sum(self._cells[base + keeper.LOST] for base in logs),
             sum(self._cells[base + keeper.CUT] for base in logs),

@@ -121,3 +121,10 @@ def test_what_is_not_plain_memory_has_no_fingerprint(value):
 
 def test_a_transposed_view_still_counts():
     assert batch.count(torch.zeros(4, 9).t()) == (9, 0)
+
+
+def test_indexes_of_several_tables_are_no_tokens():
+    """As DLRM's: features, and a row of indexes for each embedding table."""
+    features, indexes, clicks = torch.rand(128, 13), torch.ones(4, 128).long(), torch.rand(128, 1)
+    assert batch.count([features, indexes, indexes, clicks]) == (128, 0)
+    assert batch.count((features, indexes.T)) == (128, 512)

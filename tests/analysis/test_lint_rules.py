@@ -329,6 +329,12 @@ HAS_NOT = {
         "import torch\nwith torch.profiler.profile(schedule=s) as p:\n    for x in y:\n"
         "        loss.backward()\n        optimizer.step()\n",
         "import torch\nwith torch.profiler.profile() as p:\n    model(x)\n",
+        TRAIN.replace(
+            "for epoch",
+            "with torch.autograd.profiler.profile(args.profile, use_cuda=True) as p:\n  for epoch",
+        )
+        .replace("\n    ", "\n        ")
+        .replace("BODY", "pass"),
     ],
     "data-parallel": [
         "from torch.nn.parallel import DistributedDataParallel as DataParallel\nDataParallel(net)"

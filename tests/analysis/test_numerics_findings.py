@@ -819,3 +819,9 @@ def test_the_same_random_numbers_on_all_ranks(tmp_path, state, expected):
     )
     replicas(build, lambda rank, update: update, state=state)
     assert list(found(build)) == expected
+
+
+def test_a_loss_that_is_0_from_the_start_is_no_problem_that_is_solved(tmp_path):
+    """As cross_entropy() of a single class, which a tutorial of PyTorch's has."""
+    nothing = dead(tmp_path / "nothing", loss=lambda step: 0.0)["NU13"]
+    assert nothing.severity == "high" and "from the first step on" in nothing.fix

@@ -135,6 +135,53 @@ def test_a_signal_to_the_live_screen_ends_the_command(
     assert living(token) == []
 
 
+PAIRS = [
+    (first, second, gap_s)
+    for first, second in (
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGTERM),
+        (signal.SIGTERM, signal.SIGINT),
+    )
+    for gap_s in (0.0005, 0.002, 0.008)
+]
+"""As a service manager and ``timeout`` may send them: the second comes within the first's
+handler.
+"""
+
+
+@pytest.mark.parametrize(("first", "second", "gap_s"), PAIRS)
+def test_two_signals_at_once_end_the_command(
+    tmp_path: Path, token: str, first: int, second: int, gap_s: float
+) -> None:
+    command = [*GPUTOP, "run", "--headless", sys.executable, "-c", SLEEPER, token]
+    output = tmp_path / "output"
+    with output.open("wb") as told:
+        front = subprocess.Popen(command, env=environment(tmp_path), stdout=told, stderr=told)
+        until(lambda: "up" in output.read_text(), 30)
+        front.send_signal(first)
+        time.sleep(gap_s)
+        front.send_signal(second)
+        code = front.wait(20)
+    assert living(token) == []
+    assert code in (130, 143, -signal.SIGINT, -signal.SIGTERM), output.read_text()
+
+
+@pytest.mark.parametrize("gap_s", [0.0005, 0.002, 0.008])
+def test_two_signals_at_once_to_the_live_screen_end_the_command(
+    tmp_path: Path, token: str, gap_s: float
+) -> None:
+    terminal = live(tmp_path, sys.executable, "-c", SLEEPER, token)
+    try:
+        os.kill(terminal.pid, signal.SIGTERM)
+        time.sleep(gap_s)
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.exit_code(30) == 128 + signal.SIGTERM
+        assert is_restored(terminal)
+    finally:
+        terminal.close()
+    assert living(token) == []
+
+
 def test_a_command_that_saves_on_sigterm_keeps_its_exit_code(tmp_path: Path, token: str) -> None:
     """``timeout 1h gputop run ...`` in a terminal: the command has its time to save."""
     code = (

@@ -83,9 +83,9 @@ def _rows() -> Iterator[Action]:
             if row["id"] == "panels":
                 yield from map(_panel_action, PANELS)
                 continue
-            given: dict[str, Any] = {name: text for name, text in row.items() if text}
-            given["footer"] = int(row["footer"] or 0)
-            yield Action(**given)
+            fields: dict[str, Any] = {name: text for name, text in row.items() if text}
+            fields["footer"] = int(row["footer"] or 0)
+            yield Action(**fields)
 
 
 TABLE = Path(__file__).with_name("actions.csv")
@@ -208,8 +208,8 @@ def in_footer(
         )
         if zoomed:
             shown = [*_of_zoomed(panel), *(a for a in shown if a.id != "zoom")]
-        own = {a.shown: a for a in ACTIONS if a.screen == panel and panel in OF_PANELS}
-        meant = (own.get(a.key, a) if zoomed or a.scope != "replay" else a for a in shown)
+        panel_actions = {a.shown: a for a in ACTIONS if a.screen == panel and panel in OF_PANELS}
+        meant = (panel_actions.get(a.key, a) if zoomed or a.scope != "replay" else a for a in shown)
         return list(dict.fromkeys(meant))
     return sorted(
         (action for action in here if action.id in PAGE_FOOTER),
@@ -220,10 +220,10 @@ def in_footer(
 def _of_zoomed(panel: str) -> list[Action]:
     """How to leave a panel that has the whole screen, and its own keys."""
     named = {action.id: action for action in ACTIONS if action.screen == "main"}
-    own = [action for action in ACTIONS if action.screen == panel and action.footer]
+    panel_actions = [action for action in ACTIONS if action.screen == panel and action.footer]
     if panel in SCROLLED:
-        own.append(named["up"]._replace(shown="↑ ↓", label="scroll"))
-    return [named["back"], *own]
+        panel_actions.append(named["up"]._replace(shown="↑ ↓", label="scroll"))
+    return [named["back"], *panel_actions]
 
 
 SCREENS = {

@@ -57,6 +57,6 @@ def legend(text: str) -> str:
 
 def meanings(text: str, words: tuple[tuple[str, str], ...] = SCREENS) -> list[str]:
     """Of exactly those words that occur in ``text``, each once."""
-    found = [meaning for pattern, meaning in words if re.search(pattern, text)]
-    names = [meaning.removeprefix("▲ ").partition(":")[0] for meaning in found]
-    return [m for i, m in enumerate(found) if names[i] not in names[:i]]
+    matching = [meaning for pattern, meaning in words if re.search(pattern, text)]
+    names = [meaning.removeprefix("▲ ").partition(":")[0] for meaning in matching]
+    return [meaning for i, meaning in enumerate(matching) if names[i] not in names[:i]]

@@ -62,8 +62,8 @@ def lowered_limit_w(name: str) -> float:
     finally:
         nvml.close()
     limits = [watts for written, watts in here if find_gpu(written) is gpu(name) and watts > 0]
-    least = min(limits, default=0.0)
-    return least if least < LOWERED * gpu(name).power_w else 0.0
+    lowest_w = min(limits, default=0.0)
+    return lowest_w if lowest_w < LOWERED * gpu(name).power_w else 0.0
 
 
 def _limits(nvml: Nvml) -> list[tuple[str, float]]:

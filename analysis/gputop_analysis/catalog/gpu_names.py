@@ -146,12 +146,12 @@ def _rented(name: str) -> GpuMatch | None:
 
 def _counted(name: str, text: str) -> GpuMatch | None:
     """Several of what a driver calls so, or one with its memory: ``4x NVIDIA GH200 120GB``."""
-    said = gpu_text.facts(text)
-    for memory, spelling in ((0.0, gpu_text.counted(text)[1]), (said.memory_gb, said.words)):
+    facts = gpu_text.facts(text)
+    for memory, spelling in ((0.0, gpu_text.counted(text)[1]), (facts.memory_gb, facts.words)):
         words = (word for word in re.split(r"[\s,()]+", spelling) if word not in _AROUND)
         spec = _by_exact_name().get(_plain(" ".join(words)))
-        if said.count and spec and _of_memory([spec], memory):
-            return GpuMatch(spec, name, said.count)
+        if facts.count and spec and _of_memory([spec], memory):
+            return GpuMatch(spec, name, facts.count)
     return None
 
 
@@ -172,14 +172,14 @@ def _read(name: str, text: str) -> GpuMatch:
     Raises:
         LookupError: a word or fact of it fits no GPU of that chip, or no chip is named.
     """
-    said = gpu_text.facts(text)
-    if not said.count:
+    facts = gpu_text.facts(text)
+    if not facts.count:
         raise _unknown(name, " (it says no one count above 0)")
-    words = _words(name, said)
-    able = _chip(name, words, said.memory_gb)
+    words = _words(name, facts)
+    able = _chip(name, words, facts.memory_gb)
     chip = able[0].chip
-    if said.count == 1 and "dgx" in words and chip in _SYSTEMS_OF_EIGHT:
-        said = replace(said, count=8)
+    if facts.count == 1 and "dgx" in words and chip in _SYSTEMS_OF_EIGHT:
+        facts = replace(facts, count=8)
     longer_chips = _longer_chips(chip) if gpu_text.is_cut(text) else []
     if longer_chips:
         longer = " or ".join(longer_chip.upper() for longer_chip in longer_chips)
@@ -191,22 +191,22 @@ def _read(name: str, text: str) -> GpuMatch:
     able = _of_kind(able, kinds)
     if not able:
         raise _unknown(name, f" (no {chip.upper()} as {kinds[-1].upper()})")
-    memory, able = _of_said_memory(able, said)
+    memory, able = _of_said_memory(able, facts)
     if not able:
-        raise _unknown(name, f" (no {chip.upper()} of {said.memory_gb:g} GB)")
-    able = [spec for spec in able if _has_power(spec, said.power_w)] or able
+        raise _unknown(name, f" (no {chip.upper()} of {facts.memory_gb:g} GB)")
+    able = [spec for spec in able if _has_power(spec, facts.power_w)] or able
     spec = next((spec for spec in able if _is_default(spec, memory)), able[0])
     others = tuple(other for other in able if other is not spec)
-    return GpuMatch(spec, name, said.count, others)
+    return GpuMatch(spec, name, facts.count, others)
 
 
-def _words(name: str, said: gpu_text.NameFacts) -> list[str]:
+def _words(name: str, facts: gpu_text.NameFacts) -> list[str]:
     """The words of a name that are no facts, in one spelling."""
-    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
+    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", facts.words)  # other letters stand apart
     for pattern, spelling in _SPELLINGS:
         text = re.sub(pattern, spelling, text)
     words = re.findall(r"[a-z0-9]+|[^\W\d_]+", text)
-    return [_singular(word, name, said.count) for word in words]
+    return [_singular(word, name, facts.count) for word in words]
 
 
 def _has_power(spec: GpuSpec, watts: float) -> bool:
@@ -221,8 +221,8 @@ def _of_said_memory(able: list[GpuSpec], facts: gpu_text.NameFacts) -> tuple[flo
     """
     if fitting := _of_memory(able, facts.memory_gb):
         return facts.memory_gb, fitting
-    each = facts.memory_gb / facts.count
-    return each, _of_memory(able, each) if facts.count > 1 else []
+    gb_each = facts.memory_gb / facts.count
+    return gb_each, _of_memory(able, gb_each) if facts.count > 1 else []
 
 
 def _singular(word: str, name: str, count: int) -> str:

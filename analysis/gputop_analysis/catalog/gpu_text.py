@@ -112,25 +112,25 @@ def counted(text: str) -> tuple[int, str]:
         rf"[^\W\da-z](?=[{_COUNTERS}])", lambda match: match[0].translate(_WRITTEN_NUMBERS), text
     )
     nodes, text = _nodes(text)
-    found: list[int] = []
+    counts: list[int] = []
     for pattern in _COUNT_INSIDE:
         if inside := re.search(pattern, text):
-            found.append(int(inside[1]))
+            counts.append(int(inside[1]))
             text = f"{text[: inside.start()]} {text[inside.end() :]}"
             break
     text = text.strip()
     if leading := next((match for p in _COUNT_FIRST if (match := re.match(p, text))), None):
-        found.append(int(leading[1]))
+        counts.append(int(leading[1]))
         text = text[leading.end() :]
-    if not found:
+    if not counts:
         for pattern in _COUNT_AT_END:
             if trailing := re.search(pattern, text):
-                found.append(int(trailing[1]))
+                counts.append(int(trailing[1]))
                 text = text[: trailing.start()]
                 break
-    if len(set(found)) > 1:
+    if len(set(counts)) > 1:
         return 0, text
-    return (found[0] if found else 1) * nodes, text
+    return (counts[0] if counts else 1) * nodes, text
 
 
 def _nodes(text: str) -> tuple[int, str]:

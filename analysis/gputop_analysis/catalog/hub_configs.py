@@ -36,11 +36,11 @@ def hub_configs() -> tuple[HubConfig, ...]:
 
 @cache
 def _by_name() -> dict[str, HubConfig]:
-    found: dict[str, HubConfig] = {}
+    configs: dict[str, HubConfig] = {}
     for name, entry in _packaged().items():
         for written in (name, *entry["also"]):
-            found.setdefault(_plain(written), HubConfig(name, entry["config"]))
-    return found
+            configs.setdefault(_plain(written), HubConfig(name, entry["config"]))
+    return configs
 
 
 @cache

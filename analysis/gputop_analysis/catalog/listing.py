@@ -116,12 +116,12 @@ def _listed(spec: GpuSpec, offers: list[Offer]) -> Listed:
 
 
 SORTS: dict[str, Callable[[Listed], float]] = {
-    "vram": lambda one: -one.spec.usable_gib,
-    "tflops": lambda one: -one.tflops,
-    "bandwidth": lambda one: -one.spec.bandwidth_gb_s,
-    "price": lambda one: one.usd_per_hour if one.usd_per_hour is not None else float("inf"),
-    "price-performance": lambda one: -(one.tflops_per_usd or 0.0),
-    "year": lambda one: -one.spec.release_year,
+    "vram": lambda row: -row.spec.usable_gib,
+    "tflops": lambda row: -row.tflops,
+    "bandwidth": lambda row: -row.spec.bandwidth_gb_s,
+    "price": lambda row: row.usd_per_hour if row.usd_per_hour is not None else float("inf"),
+    "price-performance": lambda row: -(row.tflops_per_usd or 0.0),
+    "year": lambda row: -row.spec.release_year,
 }
 """By what a list can be sorted, the best first; what is not known comes last."""
 
@@ -142,14 +142,14 @@ def chosen(
     if sort and sort not in SORTS:
         raise ValueError(f"no order {sort!r}: {', '.join(SORTS)}")
     wanted = words.lower().split()
-    rows_kept = [
+    matching_rows = [
         row
         for row in rows
         if row.spec.memory_gb >= min_memory_gb
         and vendor.lower() in row.spec.vendor.lower()
         and all(word in _text(row.spec) for word in wanted)
     ]
-    return sorted(rows_kept, key=SORTS[sort]) if sort else rows_kept
+    return sorted(matching_rows, key=SORTS[sort]) if sort else matching_rows
 
 
 def _text(spec: GpuSpec) -> str:

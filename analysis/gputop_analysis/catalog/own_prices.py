@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from typing import Any
 
 from gputop_analysis.catalog.gpu_names import gpu
 from gputop_analysis.catalog.prices import Offer
@@ -33,10 +34,7 @@ def parse(text: str, name: str = "prices.csv") -> list[Offer]:
     columns = [column.strip().lower() for column in reader.fieldnames or ()]
     if "gpu" not in columns or not set(_RENT) & set(columns):
         raise ValueError(f"{name}: needs the columns {COLUMNS}")
-    rows = [
-        {(key or "").strip().lower(): (value or "").strip() for key, value in row.items()}
-        for row in reader
-    ]
+    rows = [_stripped(row) for row in reader]
     offers = [
         _offer(row, f"{name}, line {number}")
         for number, row in enumerate(rows, 2)
@@ -45,6 +43,11 @@ def parse(text: str, name: str = "prices.csv") -> list[Offer]:
     if not offers:
         raise ValueError(f"{name}: no price in it")
     return offers
+
+
+def _stripped(row: dict[str | Any, str | Any]) -> dict[str, str]:
+    """Texts without blanks around them, by column in lower case."""
+    return {(column or "").strip().lower(): (text or "").strip() for column, text in row.items()}
 
 
 def _offer(row: dict[str, str], where: str) -> Offer:

@@ -31,12 +31,12 @@ class Offer:
 @cache
 def offers() -> tuple[Offer, ...]:
     """All offers of GPUs that the catalog knows."""
-    offers_ = []
+    known_offers = []
     for row in table("prices.csv"):
         spec = find_gpu(row["gpu"])
         if spec is not None:
-            offers_.append(_offer(spec.name, row))
-    return tuple(offers_)
+            known_offers.append(_offer(spec.name, row))
+    return tuple(known_offers)
 
 
 def _offer(gpu: str, row: dict[str, str]) -> Offer:

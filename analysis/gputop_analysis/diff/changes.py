@@ -98,19 +98,15 @@ def changes(a: RunView, b: RunView) -> tuple[SettingChange, ...]:
 
 def _once(differences: list[SettingChange]) -> list[SettingChange]:
     """Differences without a launcher's variable that differs in the same way in the ranks'."""
-    environment_changes = set()
-    for change in differences:
-        if change.name.startswith("env."):
-            environment_changes.add(
-                (change.name.removeprefix("env."), str(change.a), str(change.b))
-            )
-    launchers = "context.environment."
+    of_ranks = {_under(change, "env.") for change in differences if change.name.startswith("env.")}
     return [
-        change
-        for change in differences
-        if (change.name.removeprefix(launchers), str(change.a), str(change.b))
-        not in environment_changes
+        change for change in differences if _under(change, "context.environment.") not in of_ranks
     ]
+
+
+def _under(change: SettingChange, prefix: str) -> tuple[str, str, str]:
+    """Name below a prefix, and both values as text: what makes two changes the same one."""
+    return change.name.removeprefix(prefix), str(change.a), str(change.b)
 
 
 def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[SettingChange]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from gputop_analysis.diff.model import JUDGEMENTS, Diff, FindingsDiff, LossDiff, SpeedDiff
+from gputop_analysis.model import Finding
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:
@@ -81,13 +83,18 @@ def _loss(loss: LossDiff) -> dict[str, Any]:
 
 
 def _findings(findings: FindingsDiff) -> dict[str, Any]:
-    groups = {"came": findings.came, "went": findings.went, "stayed": findings.stayed}
     return {
-        name: [
-            {"id": f.id, "severity": f.severity, "rank": f.rank, "title": f.title} for f in group
-        ]
-        for name, group in groups.items()
+        "came": _listed(findings.came),
+        "went": _listed(findings.went),
+        "stayed": _listed(findings.stayed),
     }
+
+
+def _listed(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """What is told of each, without its proof."""
+    return [
+        {"id": f.id, "severity": f.severity, "rank": f.rank, "title": f.title} for f in findings
+    ]
 
 
 def _known(value: float) -> float | None:

@@ -36,10 +36,9 @@ def telling(changes: tuple[SettingChange, ...]) -> list[SettingChange]:
     sizes = [change for change in changes if _is_size(change.name)]
     if len(sizes) > 1:
         shown = [change for change in changes if change not in sizes]
+        shown.append(_one_model(sizes))
     else:
         shown = list(changes)
-    if len(sizes) > 1:
-        shown.append(_one_model(sizes))
     return sorted(shown, key=_place)
 
 
@@ -51,12 +50,9 @@ def _is_size(name: str) -> bool:
 def _one_model(sizes: list[SettingChange]) -> SettingChange:
     """Many figures of the model as one change."""
     values = {change.name.removeprefix("model."): change for change in sizes}
-    a, b = (
-        model_words(
-            {key: getattr(values[key], side) for key in ("class", "parameters") if key in values}
-        )
-        for side in ("a", "b")
-    )
+    named = {key: values[key] for key in ("class", "parameters") if key in values}
+    a = model_words({key: change.a for key, change in named.items()})
+    b = model_words({key: change.b for key, change in named.items()})
     count = f"{len(sizes)} figures of its size"
     return SettingChange("model", a or count, b or "differ", "config")
 

@@ -105,15 +105,10 @@ def _judged(diff: Diff, name_winner: bool = True) -> str:
         times_text = f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}"
         return f"{JUDGEMENTS[diff.judgement]}: {times_text}, {_slower(speed)}"
     limit = f"threshold {100 * diff.threshold:g} %"
+    difference = f"B is {_slower(speed)}{_where(speed)}"
     if diff.is_regression:
-        head = "regression"
-    else:
-        head = f"slower, not surely beyond the {limit}"
-    if diff.is_regression:
-        limit = f"; {limit}"
-    else:
-        limit = ""
-    return f"{head}: B is {_slower(speed)}{_where(speed)}{limit}"
+        return f"regression: {difference}; {limit}"
+    return f"slower, not surely beyond the {limit}: {difference}"
 
 
 def _where(speed: SpeedDiff) -> str:

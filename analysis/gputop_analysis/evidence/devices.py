@@ -52,12 +52,12 @@ def devices(trace: Trace, rank: int | None = None) -> list[TracedDevice]:
     """The devices of a trace that ran something, by number."""
     used = np.union1d(trace.kernels.tracks, trace.copies.tracks)
     numbers = {trace.tracks[track][0] for track in used}
-    devices_ = []
+    busy_devices = []
     for number in sorted(numbers, key=str):
         device = _device(trace, number, rank)
         if device is not None:
-            devices_.append(device)
-    return devices_
+            busy_devices.append(device)
+    return busy_devices
 
 
 def _device(trace: Trace, number: Any, rank: int | None) -> TracedDevice | None:

@@ -17,16 +17,16 @@ _BUBBLE = 0.1
 
 def fixes(evidence: Evidence) -> list[Fix]:
     """Of the device that loses most, the slow rank, the stages, the memory: each kind's largest."""
-    fixes_ = list(_of_devices(evidence.devices))
+    advised = list(_of_devices(evidence.devices))
     if evidence.what_if is not None:
-        fixes_ += _of_stages(evidence.what_if)
+        advised += _of_stages(evidence.what_if)
     elif evidence.rank is not None and evidence.slowdown is not None:
         where = f" on {evidence.host}" if evidence.host else ""
         text = f"look at rank {evidence.rank}{where}: its data, its GPU's clocks, its neighbours"
-        fixes_.insert(0, Fix(text, f"up to x{evidence.slowdown:.2f}"))
+        advised.insert(0, Fix(text, f"up to x{evidence.slowdown:.2f}"))
     if evidence.memory is not None:
-        fixes_ += _of_memory(evidence.memory)
-    return fixes_
+        advised += _of_memory(evidence.memory)
+    return advised
 
 
 def _of_devices(devices: list[TracedDevice]) -> Iterator[Fix]:
@@ -39,7 +39,7 @@ def _of_devices(devices: list[TracedDevice]) -> Iterator[Fix]:
         "copy_ms": "copy beside compute: pin_memory=True and non_blocking=True",
     }
     for name, text in kinds.items():
-        shares = [(_share(device_, name), device_) for device_ in devices]
+        shares = [(_share(traced, name), traced) for traced in devices]
         share, device = max(shares, key=lambda pair: pair[0], default=(0.0, None))
         if device is not None and _NOTABLE <= share < 1:
             worth = f"up to x{1 / (1 - share):.2f} ({getattr(device, name):,.1f} ms, {device.name})"

@@ -93,14 +93,14 @@ def _take(
     try:
         if "header" not in entry and "rank" in entry:
             entry = {**entry, "header": entry, "metadata": entry}
-        entry_ = entry if "header" in entry else marker
+        headed = entry if "header" in entry else marker
         if "coll_perf" not in entry:
-            return entry if "header" in entry else marker
-        header, call = entry_["header"], entry["coll_perf"]
+            return headed
+        header, call = headed["header"], entry["coll_perf"]
         rank, number = int(header["rank"]), int(call["coll_sn"])
         taken = float(call["coll_exec_time_us"]) / 1e3
         key = f"{header.get('id', '')} {call['coll']}", number
-        host = (entry_.get("metadata") or {}).get("hostname")
+        host = (headed.get("metadata") or {}).get("hostname")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return marker
     if 0 <= taken < 1e12:

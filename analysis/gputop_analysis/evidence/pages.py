@@ -40,13 +40,13 @@ def read_pages(text: str) -> Samples:
     """One sample a GPU and page."""
     samples: Samples = {}
     gpu, section = "", ""
-    told: dict[str, str] = {}
+    values: dict[str, str] = {}
     reasons: dict[str, str] = {}
 
     def close() -> None:
-        if gpu and (told or reasons):
-            add_told(samples, gpu, {**told, **limits(reasons)})
-        told.clear()
+        if gpu and (values or reasons):
+            add_told(samples, gpu, {**values, **limits(reasons)})
+        values.clear()
         reasons.clear()
 
     for line in islice(io.StringIO(text), SAMPLES_AT_MOST):
@@ -59,7 +59,7 @@ def read_pages(text: str) -> Samples:
             key, value = match.groups()
             if section in _REASONS:
                 reasons[key.lower().replace(" ", "_")] = value
-            elif (field := _FIELDS.get((section, key))) and field not in told:
-                told[field] = value
+            elif (field := _FIELDS.get((section, key))) and field not in values:
+                values[field] = value
     close()
     return samples

@@ -36,15 +36,15 @@ def read_processes(text: str) -> Samples:
 
 
 def _close(samples: Samples, gpu: str, of_gpu: dict[str, _Line]) -> None:
-    told = {}
+    sums = {}
     for field, title in _FIELDS.items():
         numbers = [
             float(line[title]) for line in of_gpu.values() if NUMBER.fullmatch(line.get(title, ""))
         ]
         runs_nothing = of_gpu.keys() == {_NOTHING} and title in of_gpu[_NOTHING]
         if numbers or runs_nothing:
-            told[field] = str(sum(numbers))
-    add_told(samples, f"GPU {gpu}", told)
+            sums[field] = str(sum(numbers))
+    add_told(samples, f"GPU {gpu}", sums)
     of_gpu.clear()
 
 

@@ -40,10 +40,10 @@ def _values(line: str) -> dict[str, str]:
     """The values of a row; what a watt is before the first clock is drawn, after it a limit."""
     clock = _CLOCK.search(line)
     before_clock = line[: clock.start() + 1] if clock else ""
-    found = {
+    matches = {
         "utilization": _USED.search(line),
         "clock": clock,
         "temperature": _TEMPERATURE.search(before_clock),
         "power": _POWER.search(before_clock),
     }
-    return {name: match[1] for name, match in found.items() if match}
+    return {name: match[1] for name, match in matches.items() if match}

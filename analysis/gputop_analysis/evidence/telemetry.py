@@ -34,10 +34,10 @@ def judge_log(path: str, text: str) -> Evidence:
         raise EvidenceError(f"{path} has no sample that can be read: log at least utilization.gpu")
     evidence = Evidence(kind, (path,))
     for gpu, fields in sorted(samples.items(), key=lambda item: (len(item[0]), item[0])):
-        known = {name: numbers for name in _UNITS if (numbers := _known(fields[name]))}
+        logged = {name: numbers for name in _UNITS if (numbers := _known(fields[name]))}
         figures = ", ".join(
             f"{name} {mean(numbers):,.0f} {_UNITS[name]}{_range(numbers)}"
-            for name, numbers in known.items()
+            for name, numbers in logged.items()
         )
         evidence.findings.append(f"{gpu}: {figures}{_lowered(fields)}")
     _stands_out(evidence, samples)

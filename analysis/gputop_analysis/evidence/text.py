@@ -8,7 +8,7 @@ from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.snapshots.text import as_text as memory_text
 from gputop_analysis.snapshots.text import wrapped
 from gputop_analysis.stragglers import StragglerJudgement
-from gputop_analysis.text import bar, rank_list
+from gputop_analysis.text import bar, paragraphs, rank_list
 
 _LEVELS = " .:-=+*#%@"
 _SHOWN = 8
@@ -24,13 +24,11 @@ def as_text(evidence: Evidence, width: int, fancy: bool = False) -> str:
         parts.append(memory_text(evidence.memory, width, fancy).splitlines())
     if evidence.fixes:
         parts.append(["what to do, and what it is worth at most:"])
-        parts[-1] += wrapped(
-            (f"- {sentence.fix}: {sentence.worth}" for sentence in evidence.fixes), width
-        )
+        parts[-1] += wrapped((f"- {fix.fix}: {fix.worth}" for fix in evidence.fixes), width)
     if evidence.unknown:
         parts.append(["cannot be known from this:"])
         parts[-1] += wrapped((f"- {sentence}" for sentence in evidence.unknown), width)
-    return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
+    return paragraphs(parts, width)
 
 
 def _verdict(evidence: Evidence) -> Iterator[str]:

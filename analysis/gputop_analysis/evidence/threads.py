@@ -54,8 +54,8 @@ def describe_threads(evidence: Evidence, traces: Mapping[int | None, Trace]) -> 
 
 def _words(rank: int | None, lane: Lane) -> str:
     shares = {name: part / lane.wall_ms for name, part in lane.parts_ms.items()}
-    who = lane.name if rank is None else f"rank {rank}, {lane.name}"
-    words = f"{who}: {share_words(shares[COMPUTE])} of {lane.wall_ms:,.1f} ms in operators"
+    lane_name = lane.name if rank is None else f"rank {rank}, {lane.name}"
+    words = f"{lane_name}: {share_words(shares[COMPUTE])} of {lane.wall_ms:,.1f} ms in operators"
     if lane.communication_ms:
         words += f", {share_words(shares[COMM])} in collectives alone"
     words += f", {share_words(shares[HOST])} outside them (Python, data, waiting)"

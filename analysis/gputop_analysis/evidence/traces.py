@@ -165,13 +165,13 @@ def _compare(evidence: Evidence, traces: dict[int, Trace], wall: float) -> None:
         traces: by rank.
         wall: time of the longest device or thread, ms.
     """
-    what = "its pipeline bubble, with the transfers"
+    reason = "its pipeline bubble, with the transfers"
     if not are_sure(traces):
-        what = "its pipeline bubble, or an all-to-all, which runs the same kernel"
+        reason = "its pipeline bubble, or an all-to-all, which runs the same kernel"
     for rank, share in bubbles(traces).items():
         evidence.findings.append(
             f"rank {rank} computes nothing for {share_words(share)} of its time while it sends or "
-            f"receives: {what}"
+            f"receives: {reason}"
         )
     split = waits(traces)
     if not split.collectives:
@@ -185,7 +185,7 @@ def _compare(evidence: Evidence, traces: dict[int, Trace], wall: float) -> None:
     culprit = max(split.caused, key=lambda rank: split.caused[rank])
     lost = split.each[culprit]
     evidence.by_operation = {
-        name: wall / max(1e-9, wall - min(waited / len(traces), wall - 1e-9))
+        name: _slowdown(wall, waited / len(traces))
         for name, waited in sorted(split.by_operation.items(), key=lambda item: -item[1])
         if wall > 0
     }
@@ -196,7 +196,9 @@ def _compare(evidence: Evidence, traces: dict[int, Trace], wall: float) -> None:
     evidence.cause, evidence.rank = "slow rank", culprit
     evidence.host = _host(traces[culprit])
     evidence.slowdown = wall / (wall - lost)
-    evidence.by_worker = {
-        str(rank): wall / max(1e-9, wall - min(part, wall - 1e-9))
-        for rank, part in split.each.items()
-    }
+    evidence.by_worker = {str(rank): _slowdown(wall, waited) for rank, waited in split.each.items()}
+
+
+def _slowdown(wall: float, lost: float) -> float:
+    """Factor by which a time is longer than without the part of it that is lost."""
+    return wall / max(1e-9, wall - min(lost, wall - 1e-9))

@@ -174,10 +174,10 @@ def work_ms(view: RunView, wait: Share, threads: int | None) -> float | None:
         return used_ms + (crew.count * crew.cpu * wait.wall_ms if crew else 0.0)
     series = view.per_rank[wait.rank]
     used, counts = series.steady_rows["cpu_ns"], series.n_steps[series.steady]
-    known = used >= 0
-    if crew is not None or not known.any():
+    has_cpu_time = used >= 0
+    if crew is not None or not has_cpu_time.any():
         return None
-    return float(used[known].sum()) / 1e6 / max(1.0, float(counts[known].sum()))
+    return float(used[has_cpu_time].sum()) / 1e6 / max(1.0, float(counts[has_cpu_time].sum()))
 
 
 def computing_threads(view: RunView, rank: int) -> int | None:

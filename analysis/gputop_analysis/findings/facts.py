@@ -77,10 +77,10 @@ class Facts:
         """Of ``torch``, ``python`` or a library that was imported, as numbers; empty where it is
         not known.
         """
-        version_ = self.hello.get(library) if library in ("torch", "python") else None  # type: ignore[misc]
-        version_ = version_ or (self.hello.get("libraries") or {}).get(library)
+        written = self.hello.get(library) if library in ("torch", "python") else None  # type: ignore[misc]
+        written = written or (self.hello.get("libraries") or {}).get(library)
         return tuple(
-            int(part) for part in re.findall(r"\d+", str(version_ or "").partition("+")[0])[:3]
+            int(part) for part in re.findall(r"\d+", str(written or "").partition("+")[0])[:3]
         )
 
     @property
@@ -134,11 +134,11 @@ class Facts:
 
     def batch_has(self, *dtypes: str) -> bool:
         """Whether a tensor of the batch has one of these types; True where they are not known."""
-        dtypes_ = (self.hello.get("batch") or {}).get("dtypes")
-        if isinstance(dtypes_, dict):
-            values = dtypes_.values()
+        dtypes_of_batch = (self.hello.get("batch") or {}).get("dtypes")
+        if isinstance(dtypes_of_batch, dict):
+            values = dtypes_of_batch.values()
         else:
-            values = dtypes_ or ()
+            values = dtypes_of_batch or ()
         names = {str(dtype_name).replace("torch.", "") for dtype_name in values}
         return not names or bool(names.intersection(dtypes))
 

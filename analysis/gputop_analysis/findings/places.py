@@ -21,6 +21,7 @@ from gputop_analysis.findings.stack_samples import (
     LOOP,
     Path,
     PlacedSample,
+    calls_around_training,
     counted_by_line,
     ends_at_loop,
     functions,
@@ -45,7 +46,7 @@ def place_of(
 ) -> Site:
     """Where most of the judged samples lie, as a part of all."""
     site = _innermost_place(view, rank, samples, judged, working)
-    return where_it_is_called(site, judged)
+    return where_it_is_called(site, judged, calls_around_training(view, rank))
 
 
 def _innermost_place(

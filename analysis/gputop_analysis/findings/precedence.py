@@ -18,17 +18,15 @@ def take_in(findings: list[Finding]) -> list[Finding]:
     remaining = sorted(findings, key=_precedence)
     index = 0
     while index < len(remaining):
+        cause = remaining[index]
         taken = [
-            other
-            for other in remaining
-            if other is not remaining[index] and explains(remaining[index], other)
+            finding for finding in remaining if finding is not cause and explains(cause, finding)
         ]
-        remaining[index] = _with(remaining[index], taken)
-        keep = remaining[index]
-        remaining = [
-            candidate for candidate in remaining if not any(candidate is other for other in taken)
-        ]
-        index = next(i for i, candidate in enumerate(remaining) if candidate is keep) + 1
+        taken_ids = {id(finding) for finding in taken}  # equal findings are told apart
+        before = [finding for finding in remaining[:index] if id(finding) not in taken_ids]
+        after = [finding for finding in remaining[index + 1 :] if id(finding) not in taken_ids]
+        remaining = [*before, _with(cause, taken), *after]
+        index = len(before) + 1
     return remaining
 
 
@@ -60,11 +58,11 @@ def ordered(findings: list[Finding]) -> list[Finding]:
     """
     return sorted(
         findings,
-        key=lambda one: (
-            SEVERITIES.index(one.severity),
-            one.id != STANDING_STILL,
-            -(one.recoverable_ms_per_step or 0.0),
-            _precedence(one),
+        key=lambda finding: (
+            SEVERITIES.index(finding.severity),
+            finding.id != STANDING_STILL,
+            -(finding.recoverable_ms_per_step or 0.0),
+            _precedence(finding),
         ),
     )
 

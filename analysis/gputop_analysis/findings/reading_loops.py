@@ -71,8 +71,8 @@ def _loops_that_read(samples: list[PlacedSample], of_models: set[Path]) -> set[P
     loops = set()
     for sample in samples:
         if sample.reads_out:
-            own = (path for path in prefixes(sample.path) if ends_at_loop(path))
-            outermost = next((path for path in own if path not in of_models), None)
+            around_sample = (path for path in prefixes(sample.path) if ends_at_loop(path))
+            outermost = next((path for path in around_sample if path not in of_models), None)
             if outermost is not None:
                 loops.add(outermost)
     return loops

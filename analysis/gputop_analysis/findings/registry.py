@@ -143,8 +143,8 @@ def finding(
         def bound(view: RunView) -> list[Finding]:
             try:
                 result = check(view, CATALOGUE[id])
-                findings = [placed(offered(view, finding_)) for finding_ in as_list(result)]
-                assert not STRICT or all(finding_.proof for finding_ in findings), (
+                findings = [placed(offered(view, judged)) for judged in as_list(result)]
+                assert not STRICT or all(judged.proof for judged in findings), (
                     f"{id} shows no proof"
                 )
                 return findings
@@ -186,8 +186,8 @@ def explained_ids(cause: Spec) -> tuple[str, ...]:
 def placed(finding: Finding) -> Finding:
     """The finding with its place before the fix, where no sentence of it names the place."""
     place = (finding.site or "").partition(" ")[0]
-    told = f"{finding.title} {finding.evidence} {finding.fix}"
-    if not place or not finding.fix or place in told:
+    text = f"{finding.title} {finding.evidence} {finding.fix}"
+    if not place or not finding.fix or place in text:
         return finding
     return replace(finding, fix=f"at {place}: {finding.fix}")
 

@@ -28,8 +28,8 @@ def is_the_world(view: RunView, rank: int, site: Site) -> bool:
     host code is spread.
     """
     rollouts, labels = _functions_of_rollouts(view, rank), {site.site, f"{LOOP}{site.site}"}
-    others = samples_of(view, ("other",), rank)
-    samples = [sample for sample in others if not labels.isdisjoint(sample.path)]
+    between_phases = samples_of(view, ("other",), rank)
+    samples = [sample for sample in between_phases if not labels.isdisjoint(sample.path)]
     if not rollouts or not samples:
         return False
     if any(_is_in_or_calls(sample.path, labels, rollouts) for sample in samples):
@@ -46,9 +46,9 @@ def are_rollouts(view: RunView, rank: int, site: Site) -> bool:
     if site.site is None or not runs_training(view, rank, site.site):
         return False
     rollouts = _functions_of_rollouts(view, rank)
-    others = list(samples_of(view, ("other",), rank))
-    asking = [sample for sample in others if _lies_below(sample.path, rollouts)]
-    return total(asking) > ROLLOUTS * total(others)
+    between_phases = list(samples_of(view, ("other",), rank))
+    asking = [sample for sample in between_phases if _lies_below(sample.path, rollouts)]
+    return total(asking) > ROLLOUTS * total(between_phases)
 
 
 def calls_modules(view: RunView, rank: int, site: Site) -> bool:
@@ -68,13 +68,13 @@ def _functions_of_rollouts(view: RunView, rank: int) -> set[Path]:
         if event.get("phase") in ASKED
         for sample in event.get("samples", ())
     )
-    asked: set[Path] = set()
+    asked_paths: set[Path] = set()
     if asked_ns >= 2 * float(view.per_rank[rank].rows["eval_ns"].sum()):
-        asked = paths_within(view, rank, ASKED)
+        asked_paths = paths_within(view, rank, ASKED)
     for sample in module_samples(view, ("other",), rank):
-        asked.update(prefixes(sample.path))
+        asked_paths.update(prefixes(sample.path))
     trained = paths_within(view, rank, COMPUTE)
-    return {functions(path) for path in asked} - {functions(path) for path in trained}
+    return {functions(path) for path in asked_paths} - {functions(path) for path in trained}
 
 
 def _is_in_or_calls(path: Path, labels: set[str | None], rollouts: set[Path]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from gputop_analysis.findings.site import MOSTLY, Site
 from gputop_analysis.findings.stack_samples import (
@@ -17,9 +17,11 @@ NEAR_LINES = 3
 _NAMELESS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
 
 
-def where_it_is_called(site: Site, judged: Sequence[PlacedSample]) -> Site:
+def where_it_is_called(
+    site: Site, judged: Sequence[PlacedSample], around: Container[str] = ()
+) -> Site:
     """The place, or the call of its function where that is one of several lines that call it: a
-    tool is not to be mended for one of its users.
+    tool is not to be mended for one of its users. Not one of the lines ``around`` all training.
     """
     if site.site is None:
         return site
@@ -27,7 +29,7 @@ def where_it_is_called(site: Site, judged: Sequence[PlacedSample]) -> Site:
     call = _shared_call(
         site.site, [sample for sample in judged if not labels.isdisjoint(sample.path)]
     )
-    if not call:
+    if not call or call in around:
         return site
     through = total(sample for sample in judged if call in sample.path)
     return Site(site=call, share=through / site.samples, samples=site.samples, detail=site.site)

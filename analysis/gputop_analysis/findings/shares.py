@@ -73,8 +73,8 @@ class Share:
     def percent(self) -> str:
         """``34 % of the step (95 % interval 31 to 37 %)``."""
         value, low, high = (100 * x for x in self.share)
-        whole = "the step" if self.part_of_step == 1.0 else "the latter"
-        return f"{value:.0f} % of {whole} (95 % interval {low:.0f} to {high:.0f} %)"
+        of_time = "the step" if self.part_of_step == 1.0 else "the latter"
+        return f"{value:.0f} % of {of_time} (95 % interval {low:.0f} to {high:.0f} %)"
 
     def surely_above(self, threshold: float) -> bool:
         """Whether the lower end of the share's interval exceeds ``threshold``."""
@@ -171,8 +171,8 @@ def most_of(view: RunView, column: str, at_most: int = 8) -> list[int]:
 @once_per_view
 def _sums(view: RunView) -> dict[str, Array]:
     columns = ("gc_ns", "checkpoint_ns", "eval_ns")
-    rows = [series.rows for series in view.per_rank.values()]
-    return {name: np.array([float(rows_[name].sum()) for rows_ in rows]) for name in columns}
+    tables = [series.rows for series in view.per_rank.values()]
+    return {name: np.array([float(rows[name].sum()) for rows in tables]) for name in columns}
 
 
 @dataclass(frozen=True)

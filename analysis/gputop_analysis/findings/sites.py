@@ -27,6 +27,7 @@ from gputop_analysis.findings.stack_samples import (
     Event,
     Path,
     PlacedSample,
+    calls_around_training,
     counted_by_line,
     ends_at_loop,
     functions,
@@ -98,15 +99,15 @@ def place_in_workers(view: RunView, rank: int) -> Site | None:
 def heaviest_line(view: RunView, phase: str, rank: int) -> Site | None:
     """The user's line with most samples of host code, be they few of the phase."""
     samples = marked(view, phase, rank)
-    users = [one for one in samples if not one.in_torch and not one.in_trainer]
-    lines = counted_by_line(one for one in users if not one.waits)
+    users = [sample for sample in samples if not sample.in_torch and not sample.in_trainer]
+    lines = counted_by_line(sample for sample in users if not sample.waits)
     if not lines:
         return None
     line, count = lines.most_common(1)[0]
     if count < ENOUGH:
         return None
     site = replace(at_line(line, users, total(samples)), share=count / total(samples))
-    return where_it_is_called(site, users)
+    return where_it_is_called(site, users, calls_around_training(view, rank))
 
 
 def _judged(samples: list[PlacedSample]) -> list[PlacedSample]:

@@ -265,6 +265,14 @@ def paths_within(view: RunView, rank: int | None, phases: Sequence[str] = TRAINI
     return paths
 
 
+def calls_around_training(view: RunView, rank: int | None) -> set[str]:
+    """Lines that call what trains: of the functions that a backward or an update lies in."""
+    calls: set[str] = set()
+    for sample in samples_of(view, ("backward", "optimizer"), rank):
+        calls.update(lines_in(sample.path)[:-1])
+    return calls
+
+
 def lines_by_function(view: RunView, rank: int | None) -> Counter[Path]:
     """By functions from the outermost one: in how many lines each was seen in training."""
     lines: Counter[Path] = Counter()

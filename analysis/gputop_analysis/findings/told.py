@@ -67,12 +67,13 @@ def on_ranks(
         of_rank: judges one rank.
     """
     by_rank = told(view, kind)
-    found = next((one for rank in by_rank if (one := of_rank(rank, by_rank[rank]))), None)
-    if found is None or len(view.ranks) == 1 or len(by_rank) < len(view.ranks):
-        return found
+    findings = (of_rank(rank, events) for rank, events in by_rank.items())
+    first = next(filter(None, findings), None)
+    if first is None or len(view.ranks) == 1 or len(by_rank) < len(view.ranks):
+        return first
     if all(of_rank(rank, by_rank[rank]) for rank in spread(list(by_rank))):
-        return replace(found, rank=None)
-    return found
+        return replace(first, rank=None)
+    return first
 
 
 def spread(ranks: list[int]) -> list[int]:

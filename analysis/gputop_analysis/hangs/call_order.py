@@ -77,8 +77,7 @@ def deviation(
         if usual is not None and codes[usual] != codes[at]:
             is_early = _is_early(codes, at, usual)
             return Deviation(call, calls[usual], codes[at] in codes[:at], is_early)
-        sizes = {call_.shapes for call_, code in zip(calls[:at], codes, strict=False)
-                 if code == codes[at]}  # fmt: skip
+        sizes = {calls[earlier].shapes for earlier in range(at) if codes[earlier] == codes[at]}
         if usual is not None and len(sizes) == 1 and call.shapes not in sizes:
             return Deviation(call, calls[usual], True)
     return None

@@ -16,11 +16,11 @@ _BACKWARD = ".backward("
 
 def deviations_of(ranks: Ranks) -> dict[int, Deviation]:
     """Ranks whose calls do not go on as before, and where."""
-    made = Counter(_made(call) for standing in ranks.values() for call in set(standing.calls))
+    makers = Counter(_made(call) for standing in ranks.values() for call in set(standing.calls))
     tellers = sum(bool(standing.calls) for standing in ranks.values())
     deviations = {}
     for rank, standing in ranks.items():
-        away = deviation(standing.calls, lambda call: 1 < tellers == made[_made(call)])
+        away = deviation(standing.calls, lambda call: 1 < tellers == makers[_made(call)])
         if away:
             deviations[rank] = away
     return deviations
@@ -273,12 +273,12 @@ def _has_passed(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> bool
 
 def _waiting_in(usual: Call, ranks: Ranks, others: list[int]) -> list[RankStanding]:
     """Those of the others that wait in such a call."""
-    return [
-        ranks[other]
-        for other in others
-        for pending in (ranks[other].pending,)
-        if pending is not None and (pending.name, pending.group) == (usual.name, usual.group)
-    ]
+    waiting = []
+    for other in others:
+        pending = ranks[other].pending
+        if pending is not None and (pending.name, pending.group) == (usual.name, usual.group):
+            waiting.append(ranks[other])
+    return waiting
 
 
 def _is_behind(rank: int, ranks: Ranks, others: list[int]) -> bool:

@@ -72,12 +72,12 @@ def _cause_of_episode(view: RunView, episode: Episode, is_sure: bool = False) ->
     first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - BEFORE_NS
     standing = _standing(view, since - BEFORE_NS, episode.stopped_ns, suspected, first)
     if episode.departed is not None:
-        left = _first_to_leave(view, episode.departed, since)
-        gone, left_ns = int(left.get("rank", -1)), int(left.get("t_ns", 0))
+        departure = _first_to_leave(view, episode.departed, since)
+        gone, left_ns = int(departure.get("rank", -1)), int(departure.get("t_ns", 0))
         cause = _of_sizes(view, gone, left_ns, standing)
         if cause is not None:
             return cause
-        _note_left(standing, left, view)
+        _note_left(standing, departure, view)
     else:
         for raised in _raised_within(view, first, since):
             _note_left(standing, raised, view)
@@ -133,12 +133,14 @@ def _of_a_death(view: RunView) -> Cause | None:
     first = int(raised[0].get("t_ns", 0))
     standing = _standing(view, first - 30 * 10**9, FOR_EVER, {}, first)
     failed = {int(event.get("rank", -1)) for event in raised}
-    leavers = [e for e in view.record.events("rank_lost", "goodbye") if e.get("rank") not in failed]
-    for event in sorted(leavers, key=lambda e: e.get("t_ns", 0))[:1]:
-        _note_left(standing, event, view)
-        gone, groups = int(event["rank"]), groups_of(view)
-        return _of_sizes(view, gone, first, {}) or of_one_outside(gone, standing, groups)
-    return None
+    departures = view.record.events("rank_lost", "goodbye")
+    leavers = [event for event in departures if event.get("rank") not in failed]
+    departure = min(leavers, key=lambda event: event.get("t_ns", 0), default=None)
+    if departure is None:
+        return None
+    _note_left(standing, departure, view)
+    gone, groups = int(departure["rank"]), groups_of(view)
+    return _of_sizes(view, gone, first, {}) or of_one_outside(gone, standing, groups)
 
 
 def _of_sizes(
@@ -158,7 +160,7 @@ def _of_sizes(
         return None
     failed = {int(event.get("rank", -1)) for event in fatal(view.record)}
     standing = _standing(view, first_ns - 30 * 10**9, FOR_EVER, {}, first_ns)
-    others = {rank: one for rank, one in waiting.items() if one.calls}
+    others = {rank: rank_standing for rank, rank_standing in waiting.items() if rank_standing.calls}
     others.update({rank: standing[rank] for rank in failed})
     others.pop(gone, None)
     sizes = int(match[1]), int(match[2])
@@ -241,7 +243,7 @@ def _calls(view: RunView, from_ns: int, until_ns: int) -> dict[int, list[Call]]:
     calls = {}
     for rank, sent in parts.items():
         entries = [entry for event in sent for entry in event.get("entries", ())]
-        calls[rank] = sorted((call_of(entry_) for entry_ in entries), key=lambda call: call.at_ns)
+        calls[rank] = sorted(map(call_of, entries), key=lambda call: call.at_ns)
     return calls
 
 
@@ -280,11 +282,9 @@ def groups_of(view: RunView) -> dict[str, Group]:
     """
     groups: dict[str, Group] = {}
     for event in view.record.events("flight_recorder"):
-        for group_ in event.get("groups") or ():
-            group = Group(
-                str(group_.get("description") or ""), frozenset(group_.get("ranks") or ())
-            )
-            groups.setdefault(str(group_.get("name")), group)
+        for entry in event.get("groups") or ():
+            group = Group(str(entry.get("description") or ""), frozenset(entry.get("ranks") or ()))
+            groups.setdefault(str(entry.get("name")), group)
     groups.setdefault("0", Group("default_pg", frozenset(view.ranks)))
     return groups
 
@@ -299,20 +299,20 @@ def _places(dump: Event, frames: list[str]) -> tuple[ThreadPlace, ...]:
     return places
 
 
-def _place(one: Event) -> ThreadPlace:
+def _place(place: Event) -> ThreadPlace:
     return ThreadPlace(
-        str(one.get("site") or ""),
-        str(one.get("function") or ""),
-        tuple(map(str, one.get("blocks") or ())),
-        str(one.get("code") or ""),
+        str(place.get("site") or ""),
+        str(place.get("function") or ""),
+        tuple(map(str, place.get("blocks") or ())),
+        str(place.get("code") or ""),
     )
 
 
-def _handled(one: Event | None) -> str:
-    if not one:
+def _handled(exception: Event | None) -> str:
+    if not exception:
         return ""
-    where = f", raised at {one['site']}" if one.get("site") else ""
-    return f"{one.get('class')}: {cut_end(str(one.get('message') or ''), 80)}{where}"
+    where = f", raised at {exception['site']}" if exception.get("site") else ""
+    return f"{exception.get('class')}: {cut_end(str(exception.get('message') or ''), 80)}{where}"
 
 
 def _cpu_share(view: RunView, rank: int, since: int, until: int) -> float:

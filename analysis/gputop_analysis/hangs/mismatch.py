@@ -124,4 +124,4 @@ def _has_bytes(call: Call, size: int, groups: Groups) -> bool:
     counts = [count]
     if call.name == "all_reduce" and call.group in groups:
         counts.append(-(-count // (2 * max(1, len(groups[call.group].ranks)))))
-    return any(size == width * count_ for count_ in counts for width in (1, 2, 4, 8))
+    return any(size == width * part_count for part_count in counts for width in (1, 2, 4, 8))

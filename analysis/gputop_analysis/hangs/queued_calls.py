@@ -88,13 +88,13 @@ def first_difference(calls: Calls) -> CallDifference | None:
         if call.peer is None:
             here = at_number.setdefault((call.group, call.number), {})
             here.setdefault(rank, []).append(call)
-    found = []
+    differences = []
     for by_rank in at_number.values():
         single = {rank: called[0] for rank, called in by_rank.items() if len(called) == 1}
         # several of one number are a coalesced group, whose calls the ring may have cut
         if len(single) == len(by_rank) > 1 and (difference := _difference(single)):
-            found.append(difference)
-    return min(found, key=_began, default=None)
+            differences.append(difference)
+    return min(differences, key=_began, default=None)
 
 
 def _began(difference: CallDifference) -> int:

@@ -98,11 +98,11 @@ def _trends(a: Report, b: Report) -> list[str]:
     for name in of_a:
         if name in of_b:
             pair = (of_a[name], of_b[name])
-            if name == "learning rate" and all(trend_.is_constant for trend_ in pair):
+            if name == "learning rate" and all(of_run.is_constant for of_run in pair):
                 continue  # what was set differently is listed
-            values = np.concatenate([trend_.values[np.isfinite(trend_.values)] for trend_ in pair])
+            values = np.concatenate([of_run.values[np.isfinite(of_run.values)] for of_run in pair])
             limits = (float(values.min()), float(values.max()))
-            halves = [_line(trend_, limits) for trend_ in pair]
+            halves = [_line(of_run, limits) for of_run in pair]
             sections.append(_beside(capitalised(name), halves, _SAME_SCALE))
     return sections
 

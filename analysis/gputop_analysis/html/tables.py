@@ -33,14 +33,16 @@ def budget_section(report: Report) -> str:
     if not lines:
         return ""
     rows = []
-    for n in lines:
-        rows.append((BUDGET[n], LINES[n].title, budget.share(n), (ms(budget.ms_per_step(n)),)))
+    for line in lines:
+        rows.append(
+            (BUDGET[line], LINES[line].title, budget.share(line), (ms(budget.ms_per_step(line)),))
+        )
     parts = {}
-    for n in lines:
-        parts[n] = (
-            BUDGET[n],
-            budget.share(n),
-            (f"{LINES[n].title}: {ms(budget.ms_per_step(n))} ms a step"),
+    for line in lines:
+        parts[line] = (
+            BUDGET[line],
+            budget.share(line),
+            (f"{LINES[line].title}: {ms(budget.ms_per_step(line))} ms a step"),
         )
     note = (
         f"Wall time of all ranks, added up, {OF_ALL_STEPS}. "
@@ -52,7 +54,7 @@ def budget_section(report: Report) -> str:
         note += f" Not told apart: {budget.not_told_apart}."
     meaning = details(
         "What each line means",
-        pairs((LINES[n].title, f"{LINES[n].text} ({LINES[n].source})") for n in lines),
+        pairs((LINES[line].title, f"{LINES[line].text} ({LINES[line].source})") for line in lines),
     )
     return section(
         "Efficiency budget", bar(parts) + shares(("line", "ms a step"), rows) + meaning, note

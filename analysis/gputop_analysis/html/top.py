@@ -11,7 +11,7 @@ from gputop_analysis.report.build import Report
 from gputop_analysis.report.occasion import occasion
 from gputop_analysis.report.winning import first_win, saving, win_words
 from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, recoverable, size
-from gputop_analysis.text import duration, ms
+from gputop_analysis.text import duration, ms, rate
 from gputop_analysis.win import mean_step_ms
 
 
@@ -75,29 +75,28 @@ def _first(report: Report) -> str:
 
 def tiles(report: Report) -> str:
     """Steps, speed and time, as large figures."""
-    s = report.summary
+    summary = report.summary
     shown = []
-    if math.isfinite(mean_ms := mean_step_ms(s)):
+    if math.isfinite(mean_ms := mean_step_ms(summary)):
         shown.append(tile("step time, mean", ms(mean_ms), "ms"))
-    if math.isfinite(s.step_time_p50_ms):
-        shown.append(tile("step time, median", ms(s.step_time_p50_ms), "ms"))
-    if math.isfinite(s.step_time_p95_ms):
-        shown.append(tile("step time, 95th percentile", ms(s.step_time_p95_ms), "ms"))
-    shown.append(tile("steps", done(s), ""))
-    if s.steps_per_s:
-        shown.append(tile("speed", f"{s.steps_per_s:,.3g}", "steps/s"))
-    if s.samples_per_s:
-        shown.append(tile("throughput", f"{s.samples_per_s:,.0f}", "samples/s"))
-    if s.tokens_per_s:
-        shown.append(tile("throughput", f"{s.tokens_per_s:,.0f}", "tokens/s"))
-    if s.world_size:
-        shown.append(tile("ranks", size(s).removesuffix(" ranks").removesuffix(" rank"), ""))
-    shown.append(tile("duration", duration(s.duration_s), ""))
-    columns = min(
-        (5, 4, 3), key=lambda count: -len(shown) % count
-    )  # the last row as full as can be
+    if math.isfinite(summary.step_time_p50_ms):
+        shown.append(tile("step time, median", ms(summary.step_time_p50_ms), "ms"))
+    if math.isfinite(summary.step_time_p95_ms):
+        shown.append(tile("step time, 95th percentile", ms(summary.step_time_p95_ms), "ms"))
+    shown.append(tile("steps", done(summary), ""))
+    if summary.steps_per_s:
+        shown.append(tile("speed", f"{summary.steps_per_s:,.3g}", "steps/s"))
+    if summary.samples_per_s:
+        shown.append(tile("throughput", rate(summary.samples_per_s), "samples/s"))
+    if summary.tokens_per_s:
+        shown.append(tile("throughput", rate(summary.tokens_per_s), "tokens/s"))
+    if summary.world_size:
+        shown.append(tile("ranks", size(summary).removesuffix(" ranks").removesuffix(" rank"), ""))
+    shown.append(tile("duration", duration(summary.duration_s), ""))
+    # the last row as full as can be
+    columns = min((5, 4, 3), key=lambda count: -len(shown) % count)
     grid = f'<div class="tiles" style="--columns:{columns}">'
-    return f"{grid}{''.join(shown)}</div>{_window(s)}"
+    return f"{grid}{''.join(shown)}</div>{_window(summary)}"
 
 
 def _window(s: RunSummary) -> str:

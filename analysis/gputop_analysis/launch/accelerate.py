@@ -56,7 +56,7 @@ def config(strategy: Strategy) -> dict[str, Any]:
         distributed_type = "FSDP"
     else:
         distributed_type = "MULTI_GPU"
-    config_: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
         "distributed_type": distributed_type if strategy.split.world > 1 else "NO",
@@ -71,14 +71,14 @@ def config(strategy: Strategy) -> dict[str, Any]:
         "use_cpu": False,
     }
     if strategy.nodes > 1:
-        config_["main_process_port"] = PORT
+        settings["main_process_port"] = PORT
     if distributed_type == "FSDP":
-        config_["fsdp_config"] = _fsdp(strategy)
+        settings["fsdp_config"] = _fsdp(strategy)
     if distributed_type == "DEEPSPEED":
-        config_["deepspeed_config"] = _deepspeed(strategy)
+        settings["deepspeed_config"] = _deepspeed(strategy)
     if strategy.split.tp > 1 or strategy.split.cp > 1 or strategy.split.replicas > 1:
-        config_["parallelism_config"] = _mesh(strategy)
-    return config_
+        settings["parallelism_config"] = _mesh(strategy)
+    return settings
 
 
 def _fsdp(strategy: Strategy) -> dict[str, Any]:

@@ -22,8 +22,8 @@ class Arguments:
 
     def number(self, flag: str, default: int = 1) -> int:
         """A count; the default where the flag is missing or is no number."""
-        number_ = whole(self.values.get(flag))
-        return default if number_ is None else number_
+        written = whole(self.values.get(flag))
+        return default if written is None else written
 
 
 def read(words: Sequence[str]) -> Arguments:

@@ -66,7 +66,7 @@ def config(strategy: Strategy) -> dict[str, Any]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if strategy.split.stage == 3 and strategy.split.offload == "all":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
-    config_: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "train_batch_size": strategy.global_batch,
         "train_micro_batch_size_per_gpu": strategy.micro_batch,
         "gradient_accumulation_steps": strategy.accumulation,
@@ -74,7 +74,7 @@ def config(strategy: Strategy) -> dict[str, Any]:
         "zero_optimization": zero,
     }
     if strategy.dtype in ("bf16", "fp16"):
-        config_[strategy.dtype] = {"enabled": True}
+        settings[strategy.dtype] = {"enabled": True}
     if strategy.split.tp > 1:
-        config_["tensor_parallel"] = {"autotp_size": strategy.split.tp}
-    return config_
+        settings["tensor_parallel"] = {"autotp_size": strategy.split.tp}
+    return settings

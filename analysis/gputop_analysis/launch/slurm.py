@@ -39,12 +39,14 @@ def wrap(launch: Launch, strategy: Strategy, exports: str = "", job: str = "trai
         exports=exports,
         body=body,
     )
-    note = f"{CPUS_PER_GPU} CPUs a GPU are asked for: set --cpus-per-task to what your nodes have"
-    notes = tuple(note_ for note_ in launch.notes if "MASTER_ADDR" not in note_)
+    notes = [note for note in launch.notes if "MASTER_ADDR" not in note]
+    notes.append(
+        f"{CPUS_PER_GPU} CPUs a GPU are asked for: set --cpus-per-task to what your nodes have"
+    )
     return replace(
         launch,
         launcher=f"slurm+{launch.launcher}",
         command=("sbatch", FILE),
         files={**launch.files, FILE: text},
-        notes=(*notes, note),
+        notes=tuple(notes),
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gputop_analysis.launch import check_accelerate, check_deepspeed, check_megatron, flags
+from gputop_analysis.launch.check_megatron import Arguments
 from gputop_analysis.launch.problems import Problem, whole
 from gputop_analysis.launch.texts import kind_of, parsed
 
@@ -58,9 +59,7 @@ def _is_megatron(rest: Sequence[str]) -> bool:
 
 
 def _rendezvous(own: Sequence[str]) -> list[Problem]:
-    options = check_megatron.read(
-        [word.replace("_", "-") if word.startswith("--") else word for word in own]
-    )
+    options = _torchrun_options(own)
     if not own or own[0] != "torchrun":
         return []
     several = options.values.get("--nnodes", "1") not in ("1", "1:1", "")
@@ -79,11 +78,16 @@ def _rendezvous(own: Sequence[str]) -> list[Problem]:
     return problems
 
 
-def world_of(own: Sequence[str]) -> int | None:
-    """GPUs that torchrun's flags ask for; None where they do not tell."""
-    options = check_megatron.read(
+def _torchrun_options(own: Sequence[str]) -> Arguments:
+    """torchrun's flags, which it takes with underscores as well as with dashes."""
+    return check_megatron.read(
         [word.replace("_", "-") if word.startswith("--") else word for word in own]
     )
+
+
+def world_of(own: Sequence[str]) -> int | None:
+    """GPUs that torchrun's flags ask for; None where they do not tell."""
+    options = _torchrun_options(own)
     ranks = whole(options.values.get("--nproc-per-node"))
     nodes = 1
     if options.has("--nnodes"):

@@ -95,10 +95,10 @@ def move(
     indent, new_indent = source.indent(statement) or "", source.indent(target) or ""
     begin = source.start(statement)
     inside = [Edit(edit.start - begin, edit.end - begin, edit.new) for edit in changed]
-    first, *others = apply(source.segment(statement), inside).splitlines()
-    if not all(line.startswith(indent) for line in others):
+    first, *later_lines = apply(source.segment(statement), inside).splitlines()
+    if not all(line.startswith(indent) for line in later_lines):
         return NONE
-    lines = [first, *(new_indent + line[len(indent) :] for line in others)]
+    lines = [first, *(new_indent + line[len(indent) :] for line in later_lines)]
     put = insert_line(source, target, source.newline.join(lines), after=target is after)
     return (*taken, *put) if put else NONE
 

@@ -132,8 +132,8 @@ def _has_group_before(module: Module, call: ast.Call) -> bool:
     """Whether the same function has made the process group, or wrapped the model, further up."""
     function = module.function_of(call)
     return any(
-        module.function_of(made) is function and made.lineno < call.lineno
-        for made in module.calls_of(_INIT, DDP)
+        module.function_of(init) is function and init.lineno < call.lineno
+        for init in module.calls_of(_INIT, DDP)
     )
 
 

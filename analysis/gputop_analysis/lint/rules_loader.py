@@ -58,13 +58,13 @@ def _made(module: Module, node: ast.expr | None) -> ast.expr | None:
 
 def _is_in_memory(module: Module, call: ast.Call) -> bool:
     """Tensors, lists and ranges: workers would only add copies."""
-    constructors = _made(module, _dataset(call))
-    if constructors is None or isinstance(constructors, ast.List | ast.ListComp | ast.Tuple):
+    dataset = _made(module, _dataset(call))
+    if dataset is None or isinstance(dataset, ast.List | ast.ListComp | ast.Tuple):
         return True
-    if isinstance(constructors, ast.Name | ast.Attribute) and module.mentions("TensorDataset"):
+    if isinstance(dataset, ast.Name | ast.Attribute) and module.mentions("TensorDataset"):
         return True  # it may come from there by ways that we do not follow
     made_of = []
-    for node in ast.walk(constructors):
+    for node in ast.walk(dataset):
         if isinstance(node, ast.Call):
             made_of.append(node)
     return any(
@@ -98,8 +98,8 @@ def _class_of(module: Module, call: ast.Call) -> ast.ClassDef | None:
 
 def dataset_class(module: Module, call: ast.Call) -> ast.ClassDef | None:
     """The class of a DataLoader's dataset, where this file defines it."""
-    made = _made(module, _dataset(call))
-    return _class_of(module, made) if isinstance(made, ast.Call) else None
+    dataset = _made(module, _dataset(call))
+    return _class_of(module, dataset) if isinstance(dataset, ast.Call) else None
 
 
 def _gives_tensors(module: Module, call: ast.Call) -> bool:
@@ -112,13 +112,13 @@ def _gives_tensors(module: Module, call: ast.Call) -> bool:
 
 def _is_map_style(module: Module, call: ast.Call) -> bool:
     """Whether the dataset is surely no IterableDataset, which each worker would read."""
-    constructors = _made(module, _dataset(call))
-    if not isinstance(constructors, ast.Call):
+    dataset = _made(module, _dataset(call))
+    if not isinstance(dataset, ast.Call):
         return False
-    name = module.resolve(constructors.func) or ""
+    name = module.resolve(dataset.func) or ""
     if name.startswith("torchvision.datasets."):
         return True
-    definition = _class_of(module, constructors)
+    definition = _class_of(module, dataset)
     if definition:
         bases = [module.resolve(base) or "" for base in definition.bases]
     else:

@@ -219,6 +219,15 @@ def _is_only_bound(module: Module, name: str) -> bool:
     )
 
 
+def _may_be_off(module: Module, call: ast.Call) -> bool:
+    """Whether autograd's profiler is asked for by a switch, its first argument ``enabled``."""
+    if module.resolve(call.func) != "torch.autograd.profiler.profile":
+        return False
+    given = keyword(call, "enabled")
+    switch = given.value if given else next(iter(call.args), None)
+    return switch is not None and not (isinstance(switch, ast.Constant) and switch.value is True)
+
+
 @rule(
     "profiler-all-run",
     "HO16",
@@ -235,11 +244,13 @@ def profiles_everything(module: Module) -> Iterator[Hit]:
             statement = None
         if not isinstance(statement, ast.With) or keyword(call, "schedule"):
             continue
-        seen = module.is_seen(call)
-        if seen or (loops.train_within(statement.body) and not module.is_conditional(statement)):
+        if _may_be_off(module, call):
+            continue
+        is_seen = module.is_seen(call)
+        if is_seen or (loops.train_within(statement.body) and not module.is_conditional(statement)):
             yield Hit(
                 call,
                 "torch.profiler records the whole training",
                 "give it a torch.profiler.schedule(wait=100, warmup=2, active=5), or take it out",
-                _without_with(module, call) if seen else NONE,  # else it may be what is wanted
+                _without_with(module, call) if is_seen else NONE,  # else it may be what is wanted
             )

@@ -215,17 +215,11 @@ def _loop_after(module: Module, statement: ast.AST, name: str) -> ast.stmt | Non
         return None
     for later in block[block.index(statement) + 1 :]:
         if isinstance(later, Loop) or _comprehends(later, name):
-            inside = []
-            for n in ast.walk(later):
-                if isinstance(n, ast.Call):
-                    inside.append(n)
-            attributes = set()
-            for n in inside:
-                if isinstance(n.func, ast.Attribute):
-                    attributes.add(n.func.attr)
-            shielded = any(module.resolve(n.func) in NO_GRAD for n in inside)
-            trains = attributes & {"backward", "grad", "train", "requires_grad_"}
-            if any(dotted(n.func) == name for n in inside) and not shielded and not trains:
+            calls = [node for node in ast.walk(later) if isinstance(node, ast.Call)]
+            methods = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
+            shielded = any(module.resolve(call.func) in NO_GRAD for call in calls)
+            trains = methods & {"backward", "grad", "train", "requires_grad_"}
+            if any(dotted(call.func) == name for call in calls) and not shielded and not trains:
                 return later
             return None
         if not isinstance(later, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):

@@ -60,25 +60,25 @@ class Choice:
     @property
     def name(self) -> str:
         """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, recompute."""
-        x = self.layout
+        layout = self.layout
         words = [
-            f"{label}{x[key]}"
+            f"{label}{layout[key]}"
             for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP"))
-            if x[key] > 1
+            if layout[key] > 1
         ]
-        if x["pp"] > 1:
+        if layout["pp"] > 1:
             words += [
-                f"PP{x['pp']}"
-                + (f"x{x['vpp']}" if x["vpp"] > 1 else "")
-                + (" ZB" if x.get("zero_bubble") else "")
+                f"PP{layout['pp']}"
+                + (f"x{layout['vpp']}" if layout["vpp"] > 1 else "")
+                + (" ZB" if layout.get("zero_bubble") else "")
             ]
-        recompute = RECOMPUTES[int(x["recompute"])]
-        if x["dp"] * x["cp"] > 1:
-            words += [f"DP{x['dp']}", _sharding(x)]
+        recompute = RECOMPUTES[int(layout["recompute"])]
+        if layout["dp"] * layout["cp"] > 1:
+            words += [f"DP{layout['dp']}", _sharding(layout)]
         if words:
-            words += [f"mb{x['micro_batch']}"]
+            words += [f"mb{layout['micro_batch']}"]
         else:
-            words += ["one GPU", f"mb{x['micro_batch']}"]
+            words += ["one GPU", f"mb{layout['micro_batch']}"]
         return " ".join(words + ([f"rc:{recompute}"] if recompute != "none" else []))
 
     def to_json(self) -> dict[str, Any]:
@@ -134,12 +134,12 @@ def choices(
     layouts = plan.layouts.take(at).rows()
     micro = plan.layouts.micro_batches(plan.job.global_batch)[at].tolist()
     flags = zip(plan.fits[at].tolist(), plan.tight[at].tolist(), strict=True)
-    choices_ = []
+    chosen = []
     for i, (index, layout, (fits, tight)) in enumerate(
         zip(at.tolist(), layouts, flags, strict=True)
     ):
         low, high = plan.interval(index)
-        choices_.append(
+        chosen.append(
             Choice(
                 index=index,
                 layout=layout,
@@ -157,15 +157,15 @@ def choices(
                 parts_s={name: columns[name][i] for name in PARTS},
             )
         )
-    return choices_
+    return chosen
 
 
 def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> list[Choice]:
     """The one to run, which may be a little slower than the fastest, then the best that fit."""
     if not len(plan.order):
         return []
-    others = plan.order[plan.order != plan.pick]
-    return choices(plan, [plan.pick, *others[: count - 1]], usd_per_gpu_hour)
+    runners_up = plan.order[plan.order != plan.pick]
+    return choices(plan, [plan.pick, *runners_up[: count - 1]], usd_per_gpu_hour)
 
 
 def difference(first: Choice, second: Choice) -> str:
@@ -182,15 +182,11 @@ def difference(first: Choice, second: Choice) -> str:
     reasons = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
     if second.step_s < 0.995 * first.step_s:
         faster = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster"
-        tight = second.tight and not first.tight
-        if tight:
+        if second.tight and not first.tight:
             why = f"but only {second.headroom_gib:.1f} GiB to spare"
         else:
-            why = "less than predictions err, but"
-        if tight:
-            reasons = f"{faster}, {why}: {reasons}"
-        else:
-            reasons = f"{faster}, {why} {_heavier(first, second)}: {reasons}"
+            why = f"less than predictions err, but {_heavier(first, second)}"
+        reasons = f"{faster}, {why}: {reasons}"
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         reasons += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
@@ -222,12 +218,8 @@ def _span(seconds: float) -> str:
 def why(plan: Plan, first: Choice) -> str:
     """What the step of a configuration is spent on, and what bounds it, in a sentence."""
     order = sorted(PARTS, key=lambda name: -first.parts_s[name])
-    shares = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in order]
-    reasons = [
-        text
-        for text, n in zip(shares, order, strict=True)
-        if first.parts_s[n] >= 0.005 * first.step_s
-    ]
+    notable = [name for name in order if first.parts_s[name] >= 0.005 * first.step_s]
+    reasons = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in notable]
     return f"{', '.join(reasons[:5])}; {_room(plan, first)}"
 
 

@@ -127,8 +127,8 @@ def cluster(
     tray = gpus_per_node or GPUS_PER_NODE
     domain = max(tray, spec.link_domain)
     gbps = (gbps_per_node or network_gbps(network) or spec.nic_gbps * tray) * domain / tray
-    network_ = network_kind(network)
-    share = float(_network(network_)["bandwidth_share"])
+    kind = network_kind(network)
+    share = float(_network(kind)["bandwidth_share"])
     one_way = spec.interconnect_gb_s / 2 * 1e9 if spec.link_kind else 0.0
     through_host = _through_host(spec.pcie)
     return Cluster(
@@ -139,7 +139,7 @@ def cluster(
         gather_bytes_per_s=one_way * efficiency.all_gather_share if one_way else through_host,
         switched=spec.link_kind in ("", "switch"),
         node_bytes_per_s=gbps / 8 * 1e9 * share,
-        network=network_,
+        network=kind,
     )
 
 

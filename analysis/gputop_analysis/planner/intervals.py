@@ -63,8 +63,8 @@ def uncalibrated(rest: float, new: Collection[str] = ()) -> tuple[float, float]:
     chips = sum(axis.startswith(_CHIPS) for axis in new)
     networks = sum(axis.startswith(_NETWORKS) for axis in new)
     work = sum(axis in NEW_WORK for axis in new)
-    others = len(new) - chips - networks - work
-    variance = chips * NEW_CHIP_LOG_SD**2 + work * NEW_WORK_LOG_SD**2 + others * NEW_LOG_SD**2
+    other_axes = len(new) - chips - networks - work
+    variance = chips * NEW_CHIP_LOG_SD**2 + work * NEW_WORK_LOG_SD**2 + other_axes * NEW_LOG_SD**2
     rest_variance = REST_LOG_SD**2 + networks * NEW_NETWORK_LOG_SD**2
     sd = sqrt(COMPUTE_LOG_SD**2 + rest**2 * rest_variance + variance)
     return exp(-Z_80 * sd), exp(Z_80 * sd)

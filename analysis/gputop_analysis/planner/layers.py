@@ -336,12 +336,12 @@ def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
     tensor-parallel ranks each sorts its part of the sequence.
     """
     model = job.model
-    own = tokens / layouts.tp * layouts.expert_tp
+    own_tokens = tokens / layouts.tp * layouts.expert_tp
     sent = 2.0 * model.top_k * job.expert_imbalance
     ends = 2 * (2.0 + sent + PERMUTED_AGAIN * sent)
     by_rank = (layouts.ep > 1) & (model.experts > layouts.ep) & (job.habits.dispatcher != "deepep")
     chunks = np.where(by_rank, 4 * sent, 0.0)
-    return (ends + chunks) * own * model.hidden * PERMUTATION_SLOWDOWN
+    return (ends + chunks) * own_tokens * model.hidden * PERMUTATION_SLOWDOWN
 
 
 def _host_seconds(job: Job, layouts: Layouts, moe: bool) -> Floats:

@@ -45,11 +45,8 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
         if case.ran and case.step_s:
             cases.append(case)
     if not cases:
-        if reasons:
-            predicted = reasons[0]
-        else:
-            predicted = f"no row; it needs the columns {COLUMNS}"
-        raise ValueError(f"{name}: nothing to calibrate by: {predicted}")
+        reason = reasons[0] if reasons else f"no row; it needs the columns {COLUMNS}"
+        raise ValueError(f"{name}: nothing to calibrate by: {reason}")
     predicted = answers(cases)
     calibrated = calibrate([answer.parts for answer in predicted], [case.step_s for case in cases])
     pairs = [
@@ -71,19 +68,19 @@ def job_of_setup(setup: Setup) -> Job:
 
 def layout_of_setup(setup: Setup) -> Layouts:
     """How it is split."""
-    p = setup.parallel
+    split = setup.parallel
     return Layouts.of(
-        tp=p.tp,
-        pp=p.pp,
-        vpp=p.vpp,
-        cp=p.cp,
-        ep=p.ep,
-        dp=p.dp,
+        tp=split.tp,
+        pp=split.pp,
+        vpp=split.vpp,
+        cp=split.cp,
+        ep=split.ep,
+        dp=split.dp,
         micro_batch=setup.micro_batch,
-        zero=p.stage,
+        zero=split.stage,
         recompute=RECOMPUTES.index(setup.checkpointing),
-        replicas=p.replicas,
-        sequence_parallel=p.sequence_parallel,
+        replicas=split.replicas,
+        sequence_parallel=split.sequence_parallel,
     )
 
 
@@ -123,16 +120,14 @@ def measured_run(view: RunView) -> MeasuredRun | None:
         sum(float(rank_series.steady_rows["wall_ns"].sum()) for rank_series in steady) / steps / 1e9
     )
     splits = [split_of(view, rank_series.rank) for rank_series in steady]
-    total_wall = sum(rank_series.wall for rank_series in splits) or 1
+    total_wall = sum(split.wall for split in splits) or 1
     peaks = measured_memory(view)
     return MeasuredRun(
         setup,
         gpus[0],
         step_s,
-        input_s=step_s
-        * sum(rank_series.data + rank_series.h2d for rank_series in splits)
-        / total_wall,
-        communication_s=step_s * sum(rank_series.comm for rank_series in splits) / total_wall,
+        input_s=step_s * sum(split.data + split.h2d for split in splits) / total_wall,
+        communication_s=step_s * sum(split.comm for split in splits) / total_wall,
         allocated_bytes=float(peaks.allocated) if peaks else 0.0,
     )
 

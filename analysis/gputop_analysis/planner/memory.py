@@ -53,7 +53,7 @@ def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
 
 def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
     """As in ``gputop estimate``'s formula; ``factor`` is measured over estimated memory."""
-    sizes_ = np.zeros((3, len(layouts)))
+    rank_bytes = np.zeros((3, len(layouts)))
     # nothing is split over one rank: one kind less to ask for
     apart = layouts.sequence_parallel | (layouts.tp == 1)
     kinds = (layouts.zero * len(RECOMPUTES) + layouts.recompute) * 2 + apart
@@ -61,8 +61,8 @@ def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
         indices = np.flatnonzero(kinds == setup_kind)
         zero, recompute = divmod(setup_kind // 2, len(RECOMPUTES))
         setup = _setup(job, zero, RECOMPUTES[recompute], sequence_parallel=bool(setup_kind % 2))
-        sizes_[:, indices] = _of_kind(job, setup, layouts.take(indices))
-    allocated, plenty, least_reserved = sizes_ * factor
+        rank_bytes[:, indices] = _of_kind(job, setup, layouts.take(indices))
+    allocated, plenty, least_reserved = rank_bytes * factor
     besides = CONTEXT + _nccl(layouts)
     return Sizes(allocated, plenty + besides, least_reserved + besides)
 

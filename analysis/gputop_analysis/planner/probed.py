@@ -61,9 +61,9 @@ def applied(hardware: Cluster, probed: Probed) -> Cluster:
             shares[name] = min(getattr(chip.efficiency, name) * ratio, MOST_SHARE)
     if probed.memory_gbs:
         shares["memory_share"] = min(probed.memory_gbs * 1e9 / chip.bytes_per_s, 1.0)
-    applied_ = hardware.but(device=replace(chip, efficiency=replace(chip.efficiency, **shares)))
+    measured = hardware.but(device=replace(chip, efficiency=replace(chip.efficiency, **shares)))
     if not probed.all_reduce_gbs:
-        return applied_
+        return measured
     rate = probed.all_reduce_gbs * 1e9
     gather = hardware.gather_bytes_per_s * rate / hardware.link_bytes_per_s
-    return applied_.but(link_bytes_per_s=rate, gather_bytes_per_s=gather)
+    return measured.but(link_bytes_per_s=rate, gather_bytes_per_s=gather)

@@ -41,22 +41,22 @@ class Product:
 
 def products(shape: ModelShape, moe: bool) -> tuple[Product, ...]:
     """Of a layer; products of one input (q, k, v; gate, up) are one, as fused kernels run them."""
-    products_: dict[tuple[str, int], Product] = {}
+    by_input: dict[tuple[str, int], Product] = {}
     alone: list[Product] = []
     for linear in linears(shape, moe):
         split = _split(shape, linear)
-        if split == "outputs" and (key := (linear.part, linear.inputs)) in products_:
-            other = products_[key]
-            products_[key] = Product(
+        if split == "outputs" and (key := (linear.part, linear.inputs)) in by_input:
+            other = by_input[key]
+            by_input[key] = Product(
                 other.inputs, other.outputs + linear.outputs, split, linear.part, linear.copies
             )
         elif split == "outputs":
-            products_[linear.part, linear.inputs] = Product(
+            by_input[linear.part, linear.inputs] = Product(
                 linear.inputs, linear.outputs, split, linear.part, linear.copies
             )
         else:
             alone.append(Product(linear.inputs, linear.outputs, split, linear.part, linear.copies))
-    return (*products_.values(), *alone)
+    return (*by_input.values(), *alone)
 
 
 def _split(shape: ModelShape, linear: Linear) -> str:

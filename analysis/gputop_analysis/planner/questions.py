@@ -142,7 +142,7 @@ def within(
             last = error
     if not plans:
         raise last or NothingFits(f"nothing fits on the {able} GPUs that the budget pays for")
-    return min(plans, key=lambda one: float(one.seconds[one.order[0]]))
+    return min(plans, key=lambda plan: float(plan.seconds[plan.order[0]]))
 
 
 def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None) -> list[str]:
@@ -159,12 +159,8 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
     spec = spec_of(wanted.gpu)
     sure = (g for g in all_gpus() if g.vendor == spec.vendor and not g.doubtful)
     larger = sorted((g for g in sure if g.usable_gib > spec.usable_gib), key=lambda g: g.usable_gib)
-    if (
-        other := next(
-            (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)),
-            None,
-        )
-    ) is not None:
+    fitting = (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits))
+    if (other := next(fitting, None)) is not None:
         changes.append(f"{gpus} x {other.name}")
     leaner = (
         ("adapters only (--lora)", job.but(trainable_share=0.01)),

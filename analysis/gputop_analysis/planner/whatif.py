@@ -114,13 +114,13 @@ def changes(subject: Subject) -> tuple[Change, ...]:
         [unchanged, *(attempt for attempt, rule in zip(tries, rules, strict=True) if not rule)],
     )
     after = iter(able)
-    changes_ = [
-        _barred(subject, attempt, before, rule[0][1])
-        if rule
-        else _change(subject, attempt, before, next(after))
-        for attempt, rule in zip(tries, rules, strict=True)
-    ]
-    return tuple(sorted(changes_, key=lambda attempt: KINDS.index(attempt.kind)))
+    judged: list[Change] = []
+    for attempt, rule in zip(tries, rules, strict=True):
+        if rule:
+            judged.append(_barred(subject, attempt, before, rule[0][1]))
+        else:
+            judged.append(_change(subject, attempt, before, next(after)))
+    return tuple(sorted(judged, key=lambda change: KINDS.index(change.kind)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +155,19 @@ def _of_job(subject: Subject, job: Job, layouts: Layouts) -> Iterator[_Figures]:
         yield _Figures(step_s, {name: columns[name][i] for name in PARTS}, size)
 
 
-def _barred(subject: Subject, one: _Try, before: _Figures, rule: str) -> Change:
+def _barred(subject: Subject, attempt: _Try, before: _Figures, rule: str) -> Change:
     before_s, before_gib = _now(subject, before)
-    return Change(one.kind, one.name, 0.0, before_s, 0.0, before_gib, False, {}, rule)
+    return Change(attempt.kind, attempt.name, 0.0, before_s, 0.0, before_gib, False, {}, rule)
 
 
-def _change(subject: Subject, one: _Try, before: _Figures, after: _Figures) -> Change:
+def _change(subject: Subject, attempt: _Try, before: _Figures, after: _Figures) -> Change:
     before_s, before_gib = _now(subject, before)
     scale = before_s / before.seconds
     total_gib = after.bytes / GIB + before_gib - before.bytes / GIB
     moved = {part: (after.parts[part] - before.parts[part]) * scale for part in PARTS}
     return Change(
-        kind=one.kind,
-        name=one.name,
+        kind=attempt.kind,
+        name=attempt.name,
         step_s=after.seconds * scale,
         before_s=before_s,
         device_total_gib=total_gib,
@@ -259,14 +259,16 @@ def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     if row["pp"] == 1:
         return
     chunks = [
-        n for n in (1, 2, 4, 8) if on.job.model.layers % (row["pp"] * n) == 0 and n != row["vpp"]
+        count
+        for count in (1, 2, 4, 8)
+        if on.job.model.layers % (row["pp"] * count) == 0 and count != row["vpp"]
     ]
-    for n in chunks:
+    for count in chunks:
         yield _Try(
             "schedule",
-            f"{n} chunks a stage" if n > 1 else "1F1B, not interleaved",
+            f"{count} chunks a stage" if count > 1 else "1F1B, not interleaved",
             on.job,
-            {**row, "vpp": n},
+            {**row, "vpp": count},
         )
     label = "zero-bubble (ZB-H1)"
     if row["zero_bubble"]:

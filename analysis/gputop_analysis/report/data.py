@@ -66,25 +66,26 @@ def as_data(report: Report) -> dict[str, Any]:
 
     Findings that another one explains stand at the end, with severity ``info`` and ``absorbed_by``.
     """
-    s = report.summary
+    summary = report.summary
     data = {
-        "command": list(s.command),
-        "state": s.state,
-        "exit_code": s.exit_code,
-        "duration_s": s.duration_s,
-        "world_size": s.world_size,
-        "steps": s.steps,
-        "total_steps": s.total_steps,
-        "step_time_p50_ms": s.step_time_p50_ms,
-        "step_time_p95_ms": s.step_time_p95_ms,
-        "steps_per_s": s.steps_per_s,
-        "samples_per_s": s.samples_per_s or None,
-        "tokens_per_s": s.tokens_per_s or None,
-        "phases_mean_ms": dict.fromkeys(wire.PHASES, 0.0) | {p.name: p.mean_ms for p in s.phases},
-        "phases_measured_steps": s.sampled.measured if s.sampled else None,
-        "phases_half_width": s.sampled.half_width if s.sampled else 0.0,
-        "own_cost": s.own_cost._asdict() if s.own_cost else None,
-        "wait_in_backward_ms": s.wait_in_backward_ms,
+        "command": list(summary.command),
+        "state": summary.state,
+        "exit_code": summary.exit_code,
+        "duration_s": summary.duration_s,
+        "world_size": summary.world_size,
+        "steps": summary.steps,
+        "total_steps": summary.total_steps,
+        "step_time_p50_ms": summary.step_time_p50_ms,
+        "step_time_p95_ms": summary.step_time_p95_ms,
+        "steps_per_s": summary.steps_per_s,
+        "samples_per_s": summary.samples_per_s or None,
+        "tokens_per_s": summary.tokens_per_s or None,
+        "phases_mean_ms": dict.fromkeys(wire.PHASES, 0.0)
+        | {p.name: p.mean_ms for p in summary.phases},
+        "phases_measured_steps": summary.sampled.measured if summary.sampled else None,
+        "phases_half_width": summary.sampled.half_width if summary.sampled else 0.0,
+        "own_cost": summary.own_cost._asdict() if summary.own_cost else None,
+        "wait_in_backward_ms": summary.wait_in_backward_ms,
         "verdict": _verdict(report),
         "budget": _budget(report),
         "goodput": _goodput(report),
@@ -93,16 +94,16 @@ def as_data(report: Report) -> dict[str, Any]:
         "balance": _balance(report),
         "energy": _energy(report),
         "ranks": [
-            _rank(item) | _beside_others(report, index) for index, item in enumerate(s.ranks)
+            _rank(item) | _beside_others(report, index) for index, item in enumerate(summary.ranks)
         ],
-        "gpus": [_gpu(item) for item in s.gpus],
+        "gpus": [_gpu(item) for item in summary.gpus],
         "own_work": report.own_work._asdict() if report.own_work else None,
         "output_lost_bytes": _output_lost(report),
         "damaged_rows": report.record.damage.rows,
         "damaged_events": report.record.damage.events,
         "damage": report.record.damage.notes,
         "findings": [finding_data(item) for item in [*report.findings, *report.explained]],
-        "context": s.context,
+        "context": summary.context,
     } | {extra.name: extra.data for extra in report.extras}
     return finite(data)
 

@@ -40,18 +40,19 @@ def trends(view: RunView) -> Iterator[TrendLine]:
     figures = numerics(view)
     if figures is None:
         return
-    s = figures.series
-    settled = np.where(s.first_step == 0, np.nan, s.step_time_ms)  # the first step holds the set-up
+    series = figures.series
+    # the first step holds the set-up
+    settled = np.where(series.first_step == 0, np.nan, series.step_time_ms)
     if figures.memory_of == "allocated":
         memory = "peak allocated"
     else:
         memory = "resident memory"
     for axis, name, unit, values in (
         ("step_time", "step time", "ms", settled),
-        ("memory", memory, "GiB", s.memory_gib),
-        ("loss", "loss", "", s.loss),
-        ("grad_norm", "gradient norm", "", s.grad_norm),
-        ("lr", "learning rate", "", s.lr),
+        ("memory", memory, "GiB", series.memory_gib),
+        ("loss", "loss", "", series.loss),
+        ("grad_norm", "gradient norm", "", series.grad_norm),
+        ("lr", "learning rate", "", series.lr),
     ):
         if np.isfinite(values).sum() > 1:
             # a schedule may jump as it likes
@@ -59,4 +60,4 @@ def trends(view: RunView) -> Iterator[TrendLine]:
                 marks = figures.marks(axis)
             else:
                 marks = figures.marks("")
-            yield TrendLine(name, unit, steps=s.step, values=values, marks=marks)
+            yield TrendLine(name, unit, steps=series.step, values=values, marks=marks)

@@ -40,13 +40,13 @@ def saving(report: Report, win: Win) -> str:
     """``saves 1.2 h and $38.10 of rent over the 4,000 steps that are left``; of a run that ended
     what its own steps would have taken less.
     """
-    s = report.summary
-    if s.state in _ENDED:
-        steps = s.steps - win.since_step
+    summary = report.summary
+    if summary.state in _ENDED:
+        steps = summary.steps - win.since_step
         of_run = _since(win) or " of this run"
         over = f"would have saved {{}} over the {counted(steps, 'step')}{of_run}"
-    elif s.total_steps and s.total_steps > s.steps:
-        steps = s.total_steps - s.steps
+    elif summary.total_steps and summary.total_steps > summary.steps:
+        steps = summary.total_steps - summary.steps
         over = f"saves {{}} over the {counted(steps, 'step')} that are left"
     else:
         steps, over = 1000, "saves {} in every 1,000 steps"

@@ -13,7 +13,7 @@ from gputop_analysis.overview import GPUS_ADDED, RATE_WINDOW_S, RunSummary
 from gputop_analysis.own_work import OwnWork
 from gputop_analysis.rank_table import RankTable
 from gputop_analysis.step_parts import WAIT
-from gputop_analysis.text import MISSING, counted, duration, ms
+from gputop_analysis.text import MISSING, counted, duration, ms, rate
 from gputop_analysis.win import mean_step_ms
 from gputop_probes.record.reader import RunRecord
 
@@ -74,9 +74,9 @@ def speed(s: RunSummary) -> str:
     if s.steps_per_s >= 1000:
         rates = [f"{s.steps_per_s:,.0f} steps/s"]
     if s.samples_per_s:
-        rates += [f"{s.samples_per_s:,.0f} samples/s"]
+        rates += [f"{rate(s.samples_per_s)} samples/s"]
     if s.tokens_per_s:
-        rates += [f"{s.tokens_per_s:,.0f} tokens/s"]
+        rates += [f"{rate(s.tokens_per_s)} tokens/s"]
     period = f"mean {s.averaged_over}"
     if s.state == "running":
         period = f"over the last {RATE_WINDOW_S:.0f} s"

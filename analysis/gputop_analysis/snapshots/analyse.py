@@ -99,8 +99,8 @@ class Memory:
     @property
     def baseline(self) -> int:
         """The reserved peak that those of other settings are compared with."""
-        own = [s.peak_reserved for s in self.settings if s.name in (AS_RECORDED, REPLAYED)]
-        return own[-1] or 0 if own else 0
+        recorded = [s.peak_reserved for s in self.settings if s.name in (AS_RECORDED, REPLAYED)]
+        return recorded[-1] or 0 if recorded else 0
 
     @property
     def tried(self) -> tuple[AllocatorSetting, ...]:
@@ -151,7 +151,7 @@ def analyse(
     return Memory(
         path=snapshot.path,
         device=chosen.device,
-        others=tuple(device_.device for device_ in snapshot.devices if device_ is not chosen),
+        others=tuple(other.device for other in snapshot.devices if other is not chosen),
         events=len(chosen.events),
         peak_allocated=course.allocated[peak],
         peak_reserved=max(course.reserved),
@@ -172,10 +172,10 @@ def analyse(
 def _chosen(snapshot: AllocatorSnapshot, device: int | None) -> DeviceSnapshot:
     if device is None:
         return max(snapshot.devices, key=_weight)
-    for device_ in snapshot.devices:
-        if device_.device == device:
-            return device_
-    there = ", ".join(str(device_.device) for device_ in snapshot.devices)
+    for candidate in snapshot.devices:
+        if candidate.device == device:
+            return candidate
+    there = ", ".join(str(candidate.device) for candidate in snapshot.devices)
     raise SnapshotError(f"{snapshot.path} has no GPU {device}, only {there}")
 
 

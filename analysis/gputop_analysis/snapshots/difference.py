@@ -19,13 +19,13 @@ class MemoryChange(NamedTuple):
 def changes(before: Memory, after: Memory) -> tuple[MemoryChange, ...]:
     """The lines that hold more or less, the largest change first."""
     first, second = _by_line(before.holders), _by_line(after.holders)
-    changes_ = []
+    changed = []
     for key in first.keys() | second.keys():
         nothing = Holder(*key, bytes=0, blocks=0)
         old, new = first.get(key, nothing), second.get(key, nothing)
         if old != new:
-            changes_.append(MemoryChange(*key, new.bytes - old.bytes, new.blocks - old.blocks))
-    return tuple(sorted(changes_, key=lambda change: (-abs(change.bytes), change.site)))
+            changed.append(MemoryChange(*key, new.bytes - old.bytes, new.blocks - old.blocks))
+    return tuple(sorted(changed, key=lambda change: (-abs(change.bytes), change.site)))
 
 
 def _by_line(holders: tuple[Holder, ...]) -> dict[tuple[str, str], Holder]:

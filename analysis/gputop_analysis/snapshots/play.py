@@ -149,9 +149,9 @@ class _Player:
     def ask_for(self, segments: tuple[Segment, ...]) -> None:
         """Ask for what was in use."""
         for segment in segments:
-            for block_ in segment.blocks:
-                block = self.allocator.malloc(block_.requested, segment.stream)
-                self._blocks[block_.address] = block
+            for recorded in segment.blocks:
+                block = self.allocator.malloc(recorded.requested, segment.stream)
+                self._blocks[recorded.address] = block
 
     def _place(self, address: int) -> int:
         """Where the model has a segment that lay at ``address``: in the same order, and never

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
-from gputop_analysis.text import bar, counted, cut_middle, sparkline, wrap
+from gputop_analysis.text import bar, counted, cut_middle, paragraphs, sparkline, wrap
 
 _SHOWN = 12
 _SHOWN_CULPRITS = 5
@@ -24,7 +24,7 @@ def as_text(memory: Memory, width: int, fancy: bool = False) -> str:
         list(_settings(memory)),
         wrapped(remarks(memory), width),
     ]
-    return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
+    return paragraphs(parts, width)
 
 
 def difference_text(before: Memory, after: Memory, width: int) -> str:
@@ -38,17 +38,17 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
         f"  reserved peak  {size(before.peak_reserved)} to {size(after.peak_reserved)} "
         f"({_signed(reserved)})",
     ]
-    changes_ = changes(before, after)
+    changed = changes(before, after)
     room = max(20, width - 46)
-    for change in changes_[:_SHOWN]:
+    for change in changed[:_SHOWN]:
         name = cut_middle(change.site, room)
         lines.append(
             f"  {name:<{room}} {change.category:<16}{_signed(change.bytes):>12} "
             f"{change.blocks:>+8,}"
         )
-    if len(changes_) > _SHOWN:
-        lines.append(f"  and {len(changes_) - _SHOWN} more lines")
-    if not changes_:
+    if len(changed) > _SHOWN:
+        lines.append(f"  and {len(changed) - _SHOWN} more lines")
+    if not changed:
         lines.append("  the same lines hold the same bytes at both peaks")
     return "\n".join(line[:width] for line in lines)
 
@@ -77,15 +77,15 @@ def head(memory: Memory) -> Iterator[str]:
         other_devices = f"; also GPU {', '.join(map(str, memory.others))} (--device)"
     events = counted(memory.events, "event")
     yield f"snapshot {memory.path}: GPU {memory.device}, {events}{other_devices}"
-    what = "peak" if memory.has_history else "when it was taken"
-    allocated = f"allocated {what} {size(memory.peak_allocated)}"
+    when = "peak" if memory.has_history else "when it was taken"
+    allocated = f"allocated {when} {size(memory.peak_allocated)}"
     if memory.moment and memory.has_history:
         allocated += f" in {memory.moment}"
     yield allocated
     idle = memory.peak_reserved - memory.fragmentation.used
     share = idle / memory.peak_reserved if memory.peak_reserved else 0.0
     yield (
-        f"reserved {what}  {size(memory.peak_reserved)}, of it {size(idle)} idle "
+        f"reserved {when}  {size(memory.peak_reserved)}, of it {size(idle)} idle "
         f"({100 * share:.1f} %)"
     )
     if memory.failed_bytes is not None:

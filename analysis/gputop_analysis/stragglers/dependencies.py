@@ -51,21 +51,21 @@ class DependencyGraph:
 
 def graph(timeline: OperationTimeline) -> DependencyGraph:
     """The dependencies of a timeline's operations."""
-    graph_ = DependencyGraph({op: [] for op in timeline.starts})
+    dependencies = DependencyGraph({op: [] for op in timeline.starts})
     valid: dict[tuple[str, int], list[Op]] = {}
     for stage in range(timeline.stages):
         computations = _computations(timeline, stage)
-        graph_.chain(computations)
+        dependencies.chain(computations)
         for peer_kind in PEERS:
             ops = timeline.of(peer_kind, stage)
-            graph_.chain(ops)
-            valid[peer_kind, stage] = _match(graph_, timeline, peer_kind, stage, ops)
-        _first_backward(graph_, timeline, stage, computations)
+            dependencies.chain(ops)
+            valid[peer_kind, stage] = _match(dependencies, timeline, peer_kind, stage, ops)
+        _first_backward(dependencies, timeline, stage, computations)
         if timeline.dp > 1:
-            _shards(graph_, timeline, stage, computations)
-        _end_of_step(graph_, timeline, stage, computations)
-    _groups(graph_, timeline, valid)
-    return graph_
+            _shards(dependencies, timeline, stage, computations)
+        _end_of_step(dependencies, timeline, stage, computations)
+    _groups(dependencies, timeline, valid)
+    return dependencies
 
 
 def _computations(timeline: OperationTimeline, stage: int) -> list[Op]:

@@ -74,10 +74,10 @@ class Player:
     def _sorted(self, graph: DependencyGraph) -> list[tuple[Op, ...]]:
         """Groups and single operations, each after all that they wait for."""
         units = {op: self._group.get(op, (op,)) for op in graph.before}
-        waiting = {
-            unit: {units[predecessor] for op in unit for predecessor in graph.before[op]} - {unit}
-            for unit in units.values()
-        }
+        waiting: dict[tuple[Op, ...], set[tuple[Op, ...]]] = {}
+        for unit in units.values():
+            earlier = {units[predecessor] for op in unit for predecessor in graph.before[op]}
+            waiting[unit] = earlier - {unit}
         following: dict[tuple[Op, ...], list[tuple[Op, ...]]] = {unit: [] for unit in waiting}
         for unit, earlier in waiting.items():
             for predecessor in earlier:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from gputop_analysis.text import bar, ms, wrap
+from gputop_analysis.text import bar, ms, paragraphs, wrap
 from gputop_analysis.traces.model import COMM, Lane, TraceReport
 
 _SHOWN_STEPS = 12
@@ -32,7 +32,7 @@ def as_text(report: TraceReport, width: int) -> str:
             parts.append(list(part))
         parts.append(list(_steps(lane, width)))
     parts += [list(_calls(report, width)), list(remarks(report))]
-    return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
+    return paragraphs(parts, width)
 
 
 def remarks(report: TraceReport) -> Iterator[str]:

@@ -66,7 +66,7 @@ def targeted(linear: Linear, lora: Lora, peers: frozenset[str] = frozenset()) ->
     names = lora.targets
     if "all-linear" in names:
         return True
-    name_ = linear.name.rsplit(".", 1)[-1]
-    if name_ in names or linear.name in names:
+    last_part = linear.name.rsplit(".", 1)[-1]
+    if last_part in names or linear.name in names:
         return True
     return any(linear.role in ROLES.get(name, ()) for name in names if name not in peers)

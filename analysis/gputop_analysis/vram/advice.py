@@ -57,7 +57,8 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
     # ranks that share out need buffers of NCCL's, which one GPU alone does not
     before = need.reserved + overhead(setup)
     after = {lever: lever.reserved + overhead(lever.setup) for lever in saving}
-    worth = sorted((one for one in saving if before - after[one] >= WORTH), key=after.__getitem__)
+    worth = [lever for lever in saving if before - after[lever] >= WORTH]
+    worth.sort(key=after.__getitem__)
     opened = tuple(_with_gpu(lever, estimate.fits) for lever in worth)
     return replace(
         estimate, levers=opened, gpu=wanted.name if wanted else "", max_micro_batch=largest_batch

@@ -186,19 +186,19 @@ def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int
     for lower, first in pairwise(sections):
         if (lower.layer, first.layer) != (LOWER, FIRST):
             continue
-        of_last, of_upper = (
-            [
-                -event
-                for event in log.events[section.start : section.end]
-                if event < 0 and owner[-event] == made_by
-            ]
-            for section, made_by in ((lower, LAST), (first, UPPER))
-        )
+        of_last = _freed(log, lower, owner, LAST)
+        of_upper = _freed(log, first, owner, UPPER)
         if [log.bytes[storage] for storage in of_last] == [
             log.bytes[storage] for storage in of_upper
         ]:
             ahead.update(zip(of_last, of_upper, strict=True))
     return ahead
+
+
+def _freed(log: EventLog, section: Section, owner: list[int], of: int) -> list[int]:
+    """Storages of a layer that a section frees, in that order."""
+    events = log.events[section.start : section.end]
+    return [-event for event in events if event < 0 and owner[-event] == of]
 
 
 def _twins(log: EventLog, owner: list[int]) -> list[int]:
@@ -284,25 +284,26 @@ class _Deep:
             lower, upper = (before, section)
         else:
             lower, upper = (section, before)
-        low, high = (self.log.events[section_.start : section_.end] for section_ in (lower, upper))
+        low = self.log.events[lower.start : lower.end]
+        high = self.log.events[upper.start : upper.end]
         if [event < 0 for event in low] != [event < 0 for event in high]:
             raise ValueError(UNLIKE)
         depths = range(LOWER + 1, self.layers - 2)[:: 1 if section.layer == UPPER else -1]
         self.make([self.twin[event] for event in low if event > 0], depths)
         events = []
-        for section_, two in zip(low, high, strict=True):
-            of_middle = self.owner[abs(section_)] in (LOWER, UPPER) or -section_ in self.ahead
-            if of_middle:
-                value, rises = self.line(section_, LOWER)
+        for lower_event, upper_event in zip(low, high, strict=True):
+            made_by, is_ahead = self.owner[abs(lower_event)], -lower_event in self.ahead
+            if made_by in (LOWER, UPPER) or is_ahead:
+                value, rises = self.line(lower_event, LOWER)
             else:
-                value, rises = self.line(two, UPPER)
+                value, rises = self.line(upper_event, UPPER)
             start, step = value + depths[0] * rises, depths.step * rises
             if step:
                 places = range(start, start + step * len(depths), step)
             else:
                 places = repeat(start, len(depths))
-            if -section_ in self.ahead:  # the highest copy frees what the last layer itself made
-                places = [-self.at[-section_], *list(places)[1:]]
+            if is_ahead:  # the highest copy frees what the last layer itself made
+                places = [-self.at[-lower_event], *list(places)[1:]]
             events.append(places)
         self.events += chain.from_iterable(zip(*events, strict=True))
 

@@ -117,15 +117,13 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     name, trained = setup.model.name.lower(), kind(setup)
     if latest := _latest(own_records, name, trained):
         ratio = float(latest["ratio"])
-        allocated, reserved, note_ = round(peak.allocated * ratio), round(peak.reserved * ratio), ""
+        allocated, reserved = round(peak.allocated * ratio), round(peak.reserved * ratio)
+        where = ""
     elif latest := _latest(own_records, name, f"{trained} {LASTING_KIND}"):
         ratio = float(latest["ratio"])
-        more = round(sum(peak.breakdown.get(record, 0) for record in LASTING) * (ratio - 1))
-        allocated, reserved, note_ = (
-            peak.allocated + more,
-            peak.reserved + more,
-            " in " + ", ".join(LASTING),
-        )
+        more = round(sum(peak.breakdown.get(category, 0) for category in LASTING) * (ratio - 1))
+        allocated, reserved = peak.allocated + more, peak.reserved + more
+        where = " in " + ", ".join(LASTING)
     else:
         return estimate
     breakdown = dict(peak.breakdown)
@@ -134,7 +132,7 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     scaled = replace(peak, allocated=allocated, reserved=reserved, breakdown=breakdown)
     note = (
         f"calibrated by {_named(str(latest.get('run') or ''))} of this model: "
-        f"{100 * (ratio - 1):+.1f} %{note_}"
+        f"{100 * (ratio - 1):+.1f} %{where}"
     )
     return replace(estimate, peak=scaled, notes=(*estimate.notes, note))
 

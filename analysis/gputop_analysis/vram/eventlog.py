@@ -72,15 +72,15 @@ class EventLog:
 
     def held(self, by: str, count: int) -> dict[int, list[int]]:
         """The storages that are there after the first ``count`` events, by one of the columns."""
-        held_ = self.known.held
-        if (by, count) not in held_:
-            if len(held_) >= REMEMBERED:
-                held_.clear()
+        remembered = self.known.held
+        if (by, count) not in remembered:
+            if len(remembered) >= REMEMBERED:
+                remembered.clear()
             column, by_key = getattr(self, by), {}
             for storage in self.live(count):
                 by_key.setdefault(column[storage], []).append(storage)
-            held_[by, count] = by_key
-        return held_[by, count]
+            remembered[by, count] = by_key
+        return remembered[by, count]
 
     def played(self, events: list[int], **changes: Any) -> EventLog:
         """The same with other events."""

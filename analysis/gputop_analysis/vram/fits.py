@@ -73,12 +73,12 @@ def usable(spec: catalog.GpuSpec, setup: Setup) -> int:
 def rooms(setup: Setup) -> list[list[int]]:
     """Bytes for segments on each GPU that can run it, least first; in groups of ``NEAR``."""
     besides = overhead(setup)
-    rooms_: list[list[int]] = []
+    groups: list[list[int]] = []
     for room in sorted({usable(spec, setup) - besides for spec in _gpus(setup)}):
-        if not rooms_ or room > NEAR * rooms_[-1][0]:
-            rooms_.append([])
-        rooms_[-1].append(room)
-    return rooms_
+        if not groups or room > NEAR * groups[-1][0]:
+            groups.append([])
+        groups[-1].append(room)
+    return groups
 
 
 def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
@@ -86,11 +86,11 @@ def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     besides = overhead(setup)
     specs = sorted(_gpus(setup), key=lambda spec: spec.usable_bytes)
     _settle(need, rooms(setup))
-    fits_ = []
+    by_size = []
     for spec in specs:
         room = usable(spec, setup) - besides
-        fits_.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
-    return tuple(fits_)
+        by_size.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
+    return tuple(by_size)
 
 
 def _settle(need: Need, upwards: list[list[int]]) -> None:

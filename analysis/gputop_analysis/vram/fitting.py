@@ -90,9 +90,9 @@ def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> FittingWays:
     Raises:
         ValueError: an impossible combination, with the rule.
     """
-    purpose_ = _purpose(setup)
+    asked_purpose = _purpose(setup)
     ways = []
-    for purpose in PURPOSES[PURPOSES.index(purpose_) :]:
+    for purpose in PURPOSES[PURPOSES.index(asked_purpose) :]:
         wanted = _for(setup, purpose)
         way = _mildest(wanted, purpose, gpu, gpus) or _leanest(wanted, purpose, gpu, gpus)
         if way is not None:

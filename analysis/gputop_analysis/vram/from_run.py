@@ -117,7 +117,7 @@ def shape_of_hello(hello: Hello) -> ModelShape | None:
     shape = catalog.shape_from_config(
         {_CONFIG[name]: config[name] for name in _CONFIG if name in config}
     )
-    known_shape = next((shape_ for shape_ in catalog.models() if _is_same(shape_, shape)), None)
+    known_shape = next((listed for listed in catalog.models() if _is_same(listed, shape)), None)
     if known_shape is not None:
         return known_shape
     class_name = str(model.get("class") or "")
@@ -150,9 +150,11 @@ def _batch_sizes(hello: Hello) -> tuple[int, int, int, int] | None:
     tokens = tokens or next((s for s in shapes.values() if len(s) == 2), None)
     if tokens is None:
         return None
-    sizes = [size_ for size_ in _entry(hello, "shapes").get("examples") or () if len(size_) == 2]
+    sizes = [
+        example for example in _entry(hello, "shapes").get("examples") or () if len(example) == 2
+    ]
     micro_batch, seq = max(
-        [tuple(tokens), *(tuple(size_) for size_ in sizes)], key=lambda size: size[0] * size[1]
+        [tuple(tokens), *(tuple(example) for example in sizes)], key=lambda size: size[0] * size[1]
     )
     pixels = next((s for key, s in shapes.items() if "pixel_values" in key and len(s) >= 4), None)
     if pixels is None:

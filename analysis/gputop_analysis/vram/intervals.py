@@ -59,8 +59,8 @@ def interval(setup: Setup, tier: str) -> tuple[float, float]:
     Where they were few, it is never narrower than ``LEAST``.
     """
     if tier == "formula":
-        spread_ = spread(axes(setup))
-        return spread_.low, spread_.high
+        errors = spread(axes(setup))
+        return errors.low, errors.high
     rows = _table().get(tier, {})
     for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))

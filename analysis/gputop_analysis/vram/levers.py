@@ -51,12 +51,12 @@ def levers(reserved: int, asked: Iterable[tuple[str, Setup]], others: Iterable[i
         others: the peak with each of them, by the same tier, in bytes.
     """
     answered = zip(asked, others, strict=True)
-    levers_ = [
+    saving = [
         Lever(name, to, other, reserved - other)
         for (name, to), other in answered
         if reserved - other >= WORTH
     ]
-    return sorted(levers_, key=lambda lever: -lever.saves)
+    return sorted(saving, key=lambda lever: -lever.saves)
 
 
 def _activations(setup: Setup) -> Iterator[tuple[str, Setup]]:

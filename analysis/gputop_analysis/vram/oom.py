@@ -86,12 +86,12 @@ class OutOfMemory:
 
 def sizes(message: str) -> dict[str, float]:
     """Bytes by name in PyTorch's out-of-memory message (c10/cuda/CUDACachingAllocator.cpp)."""
-    sizes_ = {}
+    by_name = {}
     for name, pattern in _PATTERNS.items():
         match = re.search(pattern, message)
         if match:
-            sizes_[name] = float(match.group(1)) * _UNITS.get(match.group(2).upper(), 1)
-    return sizes_
+            by_name[name] = float(match.group(1)) * _UNITS.get(match.group(2).upper(), 1)
+    return by_name
 
 
 def explain(event: Event) -> OutOfMemory:

@@ -349,10 +349,10 @@ def _made(model: ModelShape, values: Mapping[str, Any]) -> Setup:
     if values["lora_rank"] or values["adapter"]:
         lora = Lora(**{field: values[name] for name, field in _LORA.items()})
     split = Split(**{name: value for name, value in values.items() if name in _PARALLEL})
-    others = {
+    settings = {
         name: value for name, value in values.items() if name not in _PARALLEL and name not in _LORA
     }
-    return Setup(model, quantized=others.pop("quant"), lora=lora, parallel=split, **others)
+    return Setup(model, quantized=settings.pop("quant"), lora=lora, parallel=split, **settings)
 
 
 def values_of(setup: Setup) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def as_lora(text: str) -> dict[str, Any] | None:
     config = fields(text)
     if kind(text) != "lora":
         return None
-    said = {name for name, value in config.items() if value}
-    if said - _PLAIN_LORA - _FREE or config.get("bias", "none") != "none":
+    names = {name for name, value in config.items() if value}
+    if names - _PLAIN_LORA - _FREE or config.get("bias", "none") != "none":
         return None
     targets = config.get("target_modules") or ("q_proj", "v_proj")
     if isinstance(targets, str) and targets != "all-linear":
@@ -118,12 +118,12 @@ def _read(value: str) -> Any:
 
 def _line(config: Mapping[str, Any]) -> str:
     """Without what is open and what a saved adapter says of itself."""
-    told = {
+    settings = {
         name: value
         for name, value in config.items()
         if value is not None and name not in _OF_A_SAVED_ADAPTER
     }
-    return json.dumps(told, sort_keys=True)
+    return json.dumps(settings, sort_keys=True)
 
 
 def _short(value: str) -> str:

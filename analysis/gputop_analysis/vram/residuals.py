@@ -97,10 +97,10 @@ def spread(words: Sequence[str], without: str = "", residuals: Residuals | None 
         without: a source that is left out, to see what its runs would have been told.
         residuals: instead of the packaged ones.
     """
-    residuals_ = packaged() if residuals is None else residuals
+    by_source = packaged() if residuals is None else residuals
     sources = {
         name: alike
-        for name, runs in residuals_.items()
+        for name, runs in by_source.items()
         if name != without and (alike := _alike(runs, set(words) >= APART))
     }
     new = _uncalibrated(tuple(words), sources)

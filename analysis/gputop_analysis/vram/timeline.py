@@ -51,8 +51,8 @@ def by_layer(log: EventLog, taken: _Bytes) -> tuple[tuple[str, int], ...]:
 def spans(log: EventLog, length: int) -> list[tuple[int, int, str, int]]:
     """(start, end, phase, step) of each phase that has events among the first ``length``."""
     ends = [*(at for at, _, _ in log.marks[1:]), length]
-    spans_ = (
+    of_phases = (
         (at, min(end, length), phase, step)
         for (at, phase, step), end in zip(log.marks, ends, strict=False)
     )
-    return [span for span in spans_ if span[0] < span[1]]
+    return [span for span in of_phases if span[0] < span[1]]

@@ -101,19 +101,20 @@ def describe_lora(root):
 def unwrap(module):
     """The user's own module inside DDP, FSDP, DeepSpeed or a compiled wrapper."""
     for _ in range(8):
-        name = next(
-            (
-                _WRAPPERS[base.__name__]
-                for base in type(module).__mro__
-                if base.__name__ in _WRAPPERS
-            ),
-            None,
-        )
+        name = _inner_name(module)
         inner = _children(module).get(name) if name else None
         if inner is None:
             return module
         module = inner
     return module
+
+
+def _inner_name(module):
+    """The name under which a wrapper holds what it wraps; None where it is no wrapper."""
+    for base in type(module).__mro__:
+        if base.__name__ in _WRAPPERS:
+            return _WRAPPERS[base.__name__]
+    return None
 
 
 def wrappers(root):

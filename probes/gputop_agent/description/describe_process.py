@@ -120,11 +120,15 @@ def describe_launcher(environ):
 def describe_environment(environ):
     """Variables that change how a training runs, by a list of names; never a secret."""
     return {
-        name: value[:_MAX_VALUE]
-        for name, value in sorted(environ.items())
-        if (name in _ENVIRONMENT or name.startswith(_PREFIXES))
-        and not any(word in name for word in _SECRET_WORDS)
+        name: value[:_MAX_VALUE] for name, value in sorted(environ.items()) if _may_be_told(name)
     }
+
+
+def _may_be_told(name):
+    """Whether a variable is in the list, and its name does not say that it holds a secret."""
+    if name not in _ENVIRONMENT and not name.startswith(_PREFIXES):
+        return False
+    return not any(word in name for word in _SECRET_WORDS)
 
 
 def describe_flags(torch):

@@ -108,7 +108,7 @@ def _look_after(args):
     open_step.loss_is_known = False
     if not roots.search.passes:
         steps.book_agent_time(roots.discover)
-    elif not open_step.forwards:
+    elif not open_step.model_forwards:
         steps.book_agent_time(roots.look_again)
     if sentinel.reference is None and not sentinel.events and args:
         roots.watch_leaf(args[0])

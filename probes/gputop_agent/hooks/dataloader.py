@@ -10,7 +10,16 @@ from gputop_agent import wire
 from gputop_agent.description import describe_loader
 from gputop_agent.runtime import guard, living
 from gputop_agent.runtime.session import DATA, EVAL, H2D, session
-from gputop_agent.timing import activation, batch, clock, device, events, sampling, startup
+from gputop_agent.timing import (
+    activation,
+    batch,
+    clock,
+    device,
+    events,
+    loops,
+    sampling,
+    startup,
+)
 from gputop_agent.timing.clock import stack
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.loaders import batch_origin, fetches, loader_places, worker_looks
@@ -45,6 +54,8 @@ def before_fetch(args, kwargs):
     """
     if not session.thread_ident:
         return BEFORE_TRAINING, monotonic_ns(), session.torch.is_grad_enabled()
+    if open_step.loop is not None and open_step.loop.iterator_id != id(args[0]):
+        loops.older_asks()
     graded = session.torch.is_grad_enabled()
     if open_step.in_optimizer:
         optimizer.heal()
@@ -86,6 +97,7 @@ def after_fetch(token, args, result):
 def before_iterator(args, kwargs):
     """Begin the phase. An epoch or an evaluation begins, which is to be measured."""
     sampling.measure_now()
+    open_step.loop = None
     token = depth, began, graded = before_fetch(args, kwargs)
     if depth == BEFORE_TRAINING and graded:
         startup.batch_asked(began)
@@ -102,6 +114,7 @@ def after_iterator(token, args, result):
     if depth != BEFORE_TRAINING:
         open_step.iterator_id = 0  # a new iterator may lie where the last one lay
         fetches.iterator_made(result, _book_fetch(depth, began, graded))
+        loops.begins(result)
 
 
 def _book_fetch(depth, total_before_ns, graded):

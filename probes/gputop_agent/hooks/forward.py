@@ -297,6 +297,7 @@ def after(slot, token):
         device.timer.mark("forward_end")
     if phase == FORWARD:
         open_step.forwards += 1
+        open_step.model_forwards += slot.trained
         session.forwards_for_gradients += 1
         open_step.forward_ns += totals[FORWARD] - total_before_ns
         open_step.gap_phase, open_step.gap_began = session.phase, totals[session.phase]

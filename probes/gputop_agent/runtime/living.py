@@ -10,7 +10,8 @@ from collections import deque
 
 def alive(references):
     """The objects of weak references that are there yet."""
-    return [thing for thing in (reference() for reference in list(references)) if thing is not None]
+    things = [reference() for reference in list(references)]
+    return [thing for thing in things if thing is not None]
 
 
 class Reference(weakref.ref):

@@ -49,7 +49,7 @@ def note(index, shape):
     window.counted += 1
     if index % PERIOD == WINDOW - 1:
         if window.counted >= ENOUGH:
-            examples = [[int(size) for size in shape_] for shape_ in list(window.seen)[:_EXAMPLES]]
+            examples = [list(map(int, example)) for example in list(window.seen)[:_EXAMPLES]]
             window.result = {
                 "batches": window.counted,
                 "distinct": len(window.seen),

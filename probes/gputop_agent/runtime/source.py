@@ -8,6 +8,7 @@ from functools import lru_cache
 from gputop_agent.runtime import frames, interrupts, syntax
 
 _MAX_LINES = 100_000  # that are searched
+_EXITS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _TOGETHER = 12  # lines of one file that lie so near are one place, as the branches of an if
 
 
@@ -103,11 +104,15 @@ def early_exit(pattern, method):
         place(file, statement.lineno)
         for block in _blocks(function)
         for statement in block
-        if isinstance(statement, (ast.Return, ast.Continue, ast.Break, ast.Raise))
-        and line < statement.lineno < last
-        and not any(_calls(before, method) for before in block if before.lineno > line)
+        if isinstance(statement, _EXITS) and line < statement.lineno < last
+        if not _is_called_in(block, line, method)
     ]
     return exits[0] if len(exits) == 1 else None
+
+
+def _is_called_in(block, line, method):
+    """Whether a statement of a block below a line calls a method."""
+    return any(_calls(statement, method) for statement in block if statement.lineno > line)
 
 
 @lru_cache(maxsize=4)
@@ -115,21 +120,22 @@ def unanswered(pattern, method):
     """``"train.py:9"``, the only line with a pattern in whose function no call of a method is sure
     to come: each stands in a branch that the line is not in; else None.
     """
-    return place_of(
-        [
-            (file, line)
-            for file, line in _lines_where(re.compile(pattern).search)
-            if not _calls_surely(syntax.function_around(file, line), line, method)
-        ]
-    )
+    lines = [
+        (file, line)
+        for file, line in _lines_where(re.compile(pattern).search)
+        if not _calls_surely(syntax.function_around(file, line), line, method)
+    ]
+    return place_of(lines)
 
 
 def _calls_surely(function, line, method):
+    """Whether a call of a method in a function stands in no branch that the line is not in."""
     branches = [node for node in _nodes(function) if isinstance(node, ast.If)]
-    return any(
-        all(syntax.has_line(branch, line) for branch in branches if syntax.has_line(branch, call))
-        for call in _calls(function, method)
-    )
+    for call in _calls(function, method):
+        around = [branch for branch in branches if syntax.has_line(branch, call)]
+        if all(syntax.has_line(branch, line) for branch in around):
+            return True
+    return False
 
 
 def _blocks(function):

@@ -110,9 +110,12 @@ def take_padding():
     batches, facts.padding = facts.padding, []
     if not batches:
         return None
-    sums = {name: sum(getattr(one, name) for one in batches) for name in _SUMMED}
-    values = [one.filling for one in batches if one.filling is not None]
-    return dict(sums, batches=len(batches), **({"filling": str(values[-1])} if values else {}))
+    sums = {name: sum(getattr(batch, name) for batch in batches) for name in _SUMMED}
+    padding: Any = dict(sums, batches=len(batches))
+    fillings = [batch.filling for batch in batches if batch.filling is not None]
+    if fillings:
+        padding["filling"] = str(fillings[-1])
+    return padding
 
 
 def take_repeats():
@@ -150,20 +153,28 @@ def _walk(value, path):
 
 
 def _make_plan(batch):
-    sample_path = token_path = named_path = None
-    shapes_seen = []
-    for path, tensor in _tensors(batch, (), 0):
-        shapes_seen.append(tuple(tensor.shape))
-        if sample_path is None:
-            sample_path = path
-        if len(tensor.shape) == 2 and str(tensor.dtype) in _TOKEN_DTYPES:
-            if named_path is None and path and path[-1][1] in _TOKEN_NAMES:
-                named_path = path
-            if token_path is None:
-                token_path = path
-    plan = (sample_path, named_path or token_path, batch_axis(shapes_seen) or 0)
+    found = list(_tensors(batch, (), 0))
+    axis = batch_axis([tuple(tensor.shape) for _, tensor in found]) or 0
+    sample_path = found[0][0] if found else None
+    plan = (sample_path, _token_path(found, axis), axis)
     _plans[type(batch)] = plan
     return plan
+
+
+def _token_path(found, axis):
+    """The path to the token ids: of that name, else the first whole numbers in rows as many as
+    there are samples, which indexes of several tables are not.
+    """
+    ids = [
+        (path, tensor)
+        for path, tensor in found
+        if len(tensor.shape) == 2 and str(tensor.dtype) in _TOKEN_DTYPES
+    ]
+    for path, _ in ids:
+        if path and path[-1][1] in _TOKEN_NAMES:
+            return path
+    samples = found[0][1].shape[axis] if found else 0
+    return next((path for path, tensor in ids if tensor.shape[axis] == samples), None)
 
 
 def batch_axis(shapes):

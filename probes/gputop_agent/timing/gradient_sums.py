@@ -32,8 +32,8 @@ def before_sum(args, kwargs):
     if session.phase in (FORWARD, BACKWARD) or len(args) > 2 or kwargs.get("group") is not None:
         return
     tensor = args[0] if args else kwargs.get("tensor")
-    kind = args[1] if len(args) > 1 else kwargs.get("op", "SUM")
-    if str(kind).rpartition(".")[2] in _SUMS and isinstance(tensor, session.torch.Tensor):
+    operation = args[1] if len(args) > 1 else kwargs.get("op", "SUM")
+    if str(operation).rpartition(".")[2] in _SUMS and isinstance(tensor, session.torch.Tensor):
         sums.are_made = True
         sums.values += tensor.numel()
 

@@ -75,7 +75,8 @@ def updates_alone():
 def next_update(update):
     """The first update after ``update`` that is looked at."""
     periodic = [update - update % PERIOD + more for more in (0, 1, PERIOD)]
-    return min(due for due in [*FIRST, *(first + 1 for first in FIRST), *periodic] if due > update)
+    after_first = [first + 1 for first in FIRST]
+    return min(due for due in [*FIRST, *after_first, *periodic] if due > update)
 
 
 def on_boundary(step, t_end_ns):

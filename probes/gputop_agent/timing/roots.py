@@ -71,7 +71,7 @@ def _is_trained(module, wanted):
     """Whether an optimizer knows one of its parameters."""
     if _is_engine(module) or not wanted:
         return True
-    return any(id(one) in wanted for one in module.parameters())
+    return any(id(parameter) in wanted for parameter in module.parameters())
 
 
 def still_trains(module):
@@ -80,7 +80,8 @@ def still_trains(module):
     """
     if _is_engine(module):
         return True
-    first = next((one for one in module.parameters() if one.requires_grad), None)
+    trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    first = next(trainable, None)
     if first is None:
         return False
     events.forget_optimizers()
@@ -88,7 +89,9 @@ def still_trains(module):
     if not optimizers:
         return True
     recent = [optimizer for optimizer in optimizers if events.steps_lately(id(optimizer))]
-    return any(first is one for optimizer in recent for one in _parameters_of(optimizer))
+    return any(
+        first is parameter for optimizer in recent for parameter in _parameters_of(optimizer)
+    )
 
 
 def _is_engine(module):
@@ -98,7 +101,8 @@ def _is_engine(module):
 
 def _first_place(module, place_of):
     """Where its first parameter stands in the optimizers; after all where it has none there."""
-    places = [place_of[id(one)] for one in module.parameters() if id(one) in place_of]
+    ids = map(id, module.parameters())
+    places = [place_of[key] for key in ids if key in place_of]
     return min(places, default=len(place_of))
 
 
@@ -123,8 +127,8 @@ def new_optimizer(optimizer):
 def look_again():
     """Backward ran and no known module's forward was seen: hook anew, or one level deeper.
 
-    The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or
-    ``model.compile()`` has replaced our slot.
+    The model is called through a method (``model.encode(x)``, ``model.forward(x)``, Lightning's
+    ``training_step``), or ``model.compile()`` has replaced our slot.
     """
     if (
         any(hook_module(module) for module in living.alive(search.frontier))
@@ -233,8 +237,8 @@ def _note_roots(found, wanted):
     trained = [module for module in found if _is_trained(module, wanted)]
     search.frontier, search.depth = [weakref.ref(module) for module in trained], 0
     session.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
-    others = {id(module) for module in found} - {id(module) for module in trained}
-    session.untrained = [weakref.ref(module) for module in found if id(module) in others]
+    untrained_ids = {id(module) for module in found} - {id(module) for module in trained}
+    session.untrained = [weakref.ref(module) for module in found if id(module) in untrained_ids]
     ddp = session.torch.nn.parallel.DistributedDataParallel
     session.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
     if session.ddp:

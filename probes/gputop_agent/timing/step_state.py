@@ -69,6 +69,7 @@ class StepState:
         self.last_fetch_step = -100
         self.iterator_id = 0  # of the DataLoader's iterator that was asked last
         self.loader: Any = None  # description of its DataLoader
+        self.loop: Any = None  # a ``loops.Loop``: over the newest iterator of a DataLoader
         self.stepped = set()  # ids of the optimizers that stepped
         # -- a rare look at gradients and parameters (checkup)
         self.check_stage = NO_CHECK
@@ -90,6 +91,7 @@ class StepState:
         self.backwards = 0
         self.grads = 0  # calls of autograd.grad
         self.forwards = 0
+        self.model_forwards = 0  # those of what has parameters that train
         # of the last forward with gradients, until a backward shows that it trains
         self.inputs: Any = None
         # the place of the backward whose batches are counted, of several optimizers
@@ -132,6 +134,7 @@ class StepState:
         if self.soft_eval_ns:
             clock.move(self.soft_eval_ns, EVAL, FORWARD)
             self.forwards += 1
+            self.model_forwards += 1
         modes.was_training()
         self.data_ns = self.samples = self.tokens = self.soft_eval_ns = self.graphed = 0
         self.evaluated = self.unsure = False

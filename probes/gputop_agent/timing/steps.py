@@ -229,11 +229,13 @@ def close_at_cut():
     later_loss_count = open_step.loss_count - cut.loss_count
     later_backwards = open_step.backwards - cut.backwards
     forwards, inputs = open_step.forwards, open_step.inputs
+    model_forwards = open_step.model_forwards
     open_step.flags = cut.flags
     open_step.loss_sum, open_step.loss_count = cut.loss_sum, cut.loss_count
     close(cut.end_ns, cut.totals, cut.cpu_ns)
     open_step.flags |= later_flags
     open_step.forwards, open_step.inputs = forwards, inputs
+    open_step.model_forwards = model_forwards
     open_step.loss_sum, open_step.loss_count = later_loss_sum, later_loss_count
     open_step.backwards = later_backwards
 

@@ -21,10 +21,10 @@ class UpdatePattern:
 
     def follow(self):
         """Begin with the pattern that the log repeats. Returns whether there is one."""
-        found = find_pattern(tuple(self.log))
-        if found is None:
+        pattern = find_pattern(tuple(self.log))
+        if pattern is None:
             return False
-        self.ids, self.ends = found
+        self.ids, self.ends = pattern
         self.place = 0
         return True
 

@@ -9,6 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from gputop_probes.record import layout
 
 
+def _columns_of_tables() -> dict[str, list[tuple[str, str]]]:
+    """Names and types of each table's columns."""
+    columns = {}
+    for table, fields in layout.TABLES.items():
+        columns[table] = [(name, code) for name, code in layout.dtype_description(fields)]
+    return columns
+
+
 class Manifest(BaseModel):
     """``run.json``. Written once; what changes lives in ``HostState``."""
 
@@ -22,11 +30,7 @@ class Manifest(BaseModel):
     command: list[str]
     cwd: str = ""
     created_ns: int
-    tables: dict[str, list[tuple[str, str]]] = Field(
-        default_factory=lambda: {
-            k: [(n, t) for n, t in layout.dtype_description(f)] for k, f in layout.TABLES.items()
-        }
-    )
+    tables: dict[str, list[tuple[str, str]]] = Field(default_factory=_columns_of_tables)
     recording: str | None = None
     """Where this record was made, in a sentence, for bundled recordings; None for own runs."""
 

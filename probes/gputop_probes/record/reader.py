@@ -193,7 +193,9 @@ class RunRecord:
             for event in self.events("rank_start")
             if event["rank"] == rank
         )
-        return [table.index_of(index) if table is not None else index for index in starts]
+        if table is None:
+            return list(starts)
+        return [table.index_of(index) for index in starts]
 
     @property
     def damage(self) -> Damage:

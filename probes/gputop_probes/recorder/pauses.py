@@ -69,10 +69,11 @@ class Pauses:
 
     def _within(self, begin_ns: int, end_ns: int) -> int:
         """Stopped time inside a span."""
-        parts = (
-            (max(begin_ns, a), min(end_ns, end_ns if b is None else b)) for a, b in self._spans
-        )
-        return sum(max(0, b - a) for a, b in parts)
+        stopped_ns = 0
+        for stop_ns, resume_ns in self._spans:
+            until_ns = end_ns if resume_ns is None else min(end_ns, resume_ns)
+            stopped_ns += max(0, until_ns - max(begin_ns, stop_ns))
+        return stopped_ns
 
 
 def _take_from_largest(fields: list, stopped: int) -> None:

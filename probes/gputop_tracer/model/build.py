@@ -136,9 +136,8 @@ def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype
     elif attention == FLASH and not _takes_any_attention(make, config):
         kinds.remove(FLASH)
     experts = getattr(config, "_experts_implementation", None)
-    tries = [
-        (kind, chosen) for kind in kinds for chosen in ([experts, None] if experts else [None])
-    ]
+    kinds_of_experts = [experts, None] if experts else [None]
+    tries = [(kind, chosen) for kind in kinds for chosen in kinds_of_experts]
     for kind, chosen in tries:
         if experts:
             config._experts_implementation = chosen

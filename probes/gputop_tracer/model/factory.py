@@ -167,14 +167,10 @@ def _maker(name: str, model: nn.Module, rows: int, seq: int, size: int) -> Any:
         return lambda: torch.empty((rows, seq), dtype=torch.long)
     if name in _IMAGES:
         return lambda: torch.empty((rows, 3, size, size))
-    first = next(
-        (
-            part
-            for part in model.modules()
-            if isinstance(part, (nn.Embedding, nn.Linear, nn.Conv2d))
-        ),
-        None,
+    layers = (
+        part for part in model.modules() if isinstance(part, (nn.Embedding, nn.Linear, nn.Conv2d))
     )
+    first = next(layers, None)
     if name in _LABELS:
         shape = (rows, seq) if isinstance(first, nn.Embedding) else (rows,)
         return lambda: torch.empty(shape, dtype=torch.long)

@@ -43,15 +43,15 @@ def apply(model: nn.Module, named: Named, notes: List[str], gated_too: bool = Tr
 @contextmanager
 def rotary(model: nn.Module) -> Iterator[None]:
     """Queries and keys of the model's own kind of attention are rotated in place."""
-    modules = {
+    names = {
         type(module).__module__
         for module in model.modules()
         if "Attention" in type(module).__name__
     }
-    modules_: Dict[Any, Any] = {sys.modules[name]: None for name in modules if name in sys.modules}
+    modules: Dict[Any, Any] = {sys.modules[name]: None for name in names if name in sys.modules}
     changed = {
         module: module.apply_rotary_pos_emb
-        for module in modules_
+        for module in modules
         if hasattr(module, "apply_rotary_pos_emb")
     }
     for module in changed:

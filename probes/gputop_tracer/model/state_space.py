@@ -152,8 +152,8 @@ class _SelectiveScan(torch.autograd.Function):
         between = hidden.new_empty((batch, inner, chunks, 2 * decay.shape[-1]), dtype=torch.float32)
         scanned = torch.empty_like(hidden)
         gated = scanned if gate is None else torch.empty_like(hidden)
-        kept = (hidden, dt, inputs.contiguous(), outputs.contiguous(), between, scanned)
-        ctx.save_for_backward(*kept, *_tensors((decay, gate, skip)))
+        saved = (hidden, dt, inputs.contiguous(), outputs.contiguous(), between, scanned)
+        ctx.save_for_backward(*saved, *_tensors((decay, gate, skip)))
         ctx.weights = rest
         return gated
 
@@ -205,14 +205,14 @@ class _ChunkedScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         projected, scanned = ctx.saved_tensors[:2]
-        again, of_out, of_scan = (torch.empty_like(scanned) for _ in range(3))
+        scanned_again, of_out, of_scan = (torch.empty_like(scanned) for _ in range(3))
         shape = (*projected.shape[:2], ctx.weights[0].shape[0])
         convolved, of_convolved = (projected.new_empty(shape) for _ in range(2))
         of_projected = torch.empty_like(projected)
         chunks, of_chunks = _chunks(ctx, projected), _chunks(ctx, projected)
         del chunks, of_chunks
         of_weights = _gradients(ctx)
-        del again, of_out, of_scan, convolved, of_convolved
+        del scanned_again, of_out, of_scan, convolved, of_convolved
         return (of_projected, None, *of_weights)
 
 

@@ -49,5 +49,5 @@ def optimizer(
 
 def bucket_size(setup: Dict[str, Any]) -> int:
     """Values: ``reduce_bucket_size``; 0 is ``auto``, the hidden size squared under Transformers."""
-    asked = int(setup.get("reduce_bucket_size", DEFAULT_BUCKET))
-    return asked or int(setup["model"]["hidden"]) ** 2
+    size = int(setup.get("reduce_bucket_size", DEFAULT_BUCKET))
+    return size or int(setup["model"]["hidden"]) ** 2

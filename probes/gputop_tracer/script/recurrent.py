@@ -37,10 +37,8 @@ def _packed(original: Any, data: Any, counts: Any, states: Any, *rest: Any) -> A
     width = -(-data.shape[0] // places)
     even = functional.pad(data, [0, 0, 0, places * width - data.shape[0]]).view(places, width, -1)
     several = isinstance(states, (tuple, list))
-    first = [
-        state[:, :1].expand(-1, width, -1).contiguous()
-        for state in (states if several else [states])
-    ]
+    listed = states if several else [states]
+    first = [state[:, :1].expand(-1, width, -1).contiguous() for state in listed]
     out, *last = original(even, tuple(first) if several else first[0], *rest, False)
     size = int(counts[0])
     return (

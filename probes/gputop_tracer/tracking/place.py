@@ -48,7 +48,8 @@ def repeated_layers(model: nn.Module) -> Dict[str, int]:
             and any(True for _ in blocks[0].children())
         ):
             names = [name for name, _ in module.named_children()]
-            best = {(path + "." if path else "") + name: index for index, name in enumerate(names)}
+            prefix = path + "." if path else ""
+            best = {prefix + name: index for index, name in enumerate(names)}
             largest = size
     return best
 

@@ -41,15 +41,15 @@ class GaLore:
         projection = state["projection"]
         low = self._project(grad, projection)
         if self.eight_bit:
-            whole = parameter.detach().clone()  # the kernel works on a stand-in meanwhile
+            target = parameter.detach().clone()  # the kernel works on a stand-in meanwhile
             update = low.clone().zero_()
         else:
             state["exp_avg"].mul_(0.9).add_(low, alpha=0.1)
             state["exp_avg_sq"].mul_(0.999).addcmul_(low, low, value=0.001)
             update = state["exp_avg"] / state["exp_avg_sq"].sqrt().add_(1e-8)
-            whole = parameter
+            target = parameter
         full = update @ projection if _is_tall(grad) else projection @ update
-        whole.add_(full * 0.25, alpha=-1e-4)
+        target.add_(full * 0.25, alpha=-1e-4)
 
     def _project(self, grad: torch.Tensor, projection: torch.Tensor) -> torch.Tensor:
         return grad @ projection.t() if _is_tall(grad) else projection.t() @ grad

@@ -90,7 +90,9 @@ def _eight_bit(count: int) -> Callable[..., Any]:
         embeddings = [weight for weight in parameters if id(weight) in embedding_ids]
         others = [weight for weight in parameters if id(weight) not in embedding_ids]
         parts = [_fused(count)(embeddings, model)] if embeddings else []
-        return Several(parts + ([_fused(count, True)(others, model)] if others else []))
+        if others:
+            parts.append(_fused(count, True)(others, model))
+        return Several(parts)
 
     return make
 

@@ -71,9 +71,10 @@ def _shortened(answer: dict[str, Any]) -> bool:
 
 def _cut_longest(answer: dict[str, Any], shortest: int) -> bool:
     """Cut the longest text above so many characters; False where there is none."""
+    holders = [answer, *(part for part in _inside(answer) if isinstance(part, dict))]
     texts = [
         (len(value), holder, key)
-        for holder in [answer, *(part for part in _inside(answer) if isinstance(part, dict))]
+        for holder in holders
         for key, value in holder.items()
         if isinstance(value, str) and len(value) > shortest and key not in _WHOLE
     ]

@@ -54,11 +54,11 @@ class AloneApp(LeavingApp[None]):
         from gputop.screens.dialog import TextDialog, Words
 
         name = getattr(self._page, "NAME", "")
-        seen = texts.text_on(self._page)
+        page_text = texts.text_on(self._page)
 
         def keys_at(size: tuple[int, int]) -> Words:
             colours = self.theme_variables
-            return Words(texts.help_text("live", False, colours, name, size, seen=seen))
+            return Words(texts.help_text("live", False, colours, name, size, seen=page_text))
 
         self.push_screen(TextDialog("Keys", keys_at))
 

@@ -152,7 +152,7 @@ class GputopApp(AskingApp):
         from gputop.screens import texts
         from gputop.screens.dialog import TextDialog, Words
 
-        seen = texts.text_on(self.top_screen)
+        screen_text = texts.text_on(self.top_screen)
 
         def keys_at(size: tuple[int, int]) -> Words:
             keys = texts.help_text(
@@ -162,7 +162,7 @@ class GputopApp(AskingApp):
                 ended=self.ended,
                 screen=self.screen_name,
                 size=size,
-                seen=seen,
+                seen=screen_text,
             )
             return Words(keys)
 

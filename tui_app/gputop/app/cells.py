@@ -48,7 +48,7 @@ def _look(style: Style) -> tuple[str, str, bool]:
     front = _triplet(style.color, foreground=True)
     back = _triplet(style.bgcolor, foreground=False)
     if style.dim:
-        front = [(own + ground) // 2 for own, ground in zip(front, back, strict=True)]
+        front = [(ink + ground) // 2 for ink, ground in zip(front, back, strict=True)]
     if style.reverse:
         front, back = back, front
     names = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (front, back)]

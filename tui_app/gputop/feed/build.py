@@ -47,7 +47,7 @@ def _by_uuid(uuid: str, locations: dict[str, tuple[str, int]]) -> tuple[str, int
     """The GPU whose UUID contains what torch says of it, which lacks the prefix."""
     if not uuid:
         return None
-    return next((location for whole, location in locations.items() if uuid in whole), None)
+    return next((location for full_uuid, location in locations.items() if uuid in full_uuid), None)
 
 
 def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

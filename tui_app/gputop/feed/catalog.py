@@ -88,10 +88,10 @@ def facts(row: Listed) -> dict[str, str]:
         link = f"{spec.interconnect} {spec.interconnect_gb_s:,g} GB/s"
     else:
         link = spec.interconnect or MISSING
-    rates = {
-        precision: dense_tflops(row, precision)
-        for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
-    }
+    rates = {}
+    for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4"):
+        rate = dense_tflops(row, precision)
+        rates[f"{precision} dense"] = rate if rate == MISSING else f"{rate} TFLOP/s"
     rent = spot = MISSING
     if row.usd_per_hour is not None:
         rent = f"${dollars(row.usd_per_hour)}/h, {row.offers} offers"
@@ -102,10 +102,7 @@ def facts(row: Listed) -> dict[str, str]:
         "maker": f"{spec.vendor} {spec.architecture}",
         "memory": f"{spec.memory_gb:g} GB, {spec.usable_gib:g} GiB usable",
         "bandwidth": f"{spec.bandwidth_gb_s:,.0f} GB/s",
-        **{
-            f"{precision} dense": rate if rate == MISSING else f"{rate} TFLOP/s"
-            for precision, rate in rates.items()
-        },
+        **rates,
         "rent": rent,
         "spot, lowest": spot,
         "links": link,

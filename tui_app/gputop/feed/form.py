@@ -168,8 +168,9 @@ def _beyond(name: str, value: Any, direction: int) -> list[Any]:
     if option.kind in ("flag", "choice"):
         ladder = (False, True) if option.kind == "flag" else option.choices
     if isinstance(value, (int, float)) and option.kind != "flag":
-        ahead = [step_ for step_ in ladder if (step_ > value if direction > 0 else step_ < value)]
-        return ahead if direction > 0 else ahead[::-1]
+        if direction > 0:
+            return [step for step in ladder if step > value]
+        return [step for step in reversed(ladder) if step < value]
     index = ladder.index(value) if value in ladder else 0
     if ladder:
         return [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))]

@@ -16,8 +16,10 @@ def notices(record: RunRecord) -> tuple[Notice, ...]:
     """What agents sent on request, oldest first; without the stacks of a look at a long silence,
     which nobody asked for.
     """
-    asked = [event for event in record.events(*NOTICE_TYPES) if event.get("reason") != "standing"]
-    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in asked)
+    requested = [
+        event for event in record.events(*NOTICE_TYPES) if event.get("reason") != "standing"
+    ]
+    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in requested)
 
 
 def training_frames(notice: Notice) -> tuple[str, ...]:

@@ -57,10 +57,10 @@ class RanksLoader:
 
 
 def _over_steps(view: RunView) -> dict[int, tuple[float, ...]]:
-    found = rank_excess(view)
-    if found is None:
+    ranks_and_excess = rank_excess(view)
+    if ranks_and_excess is None:
         return {}
-    ranks, excess, _ = found
+    ranks, excess, _ = ranks_and_excess
     return dict(zip(ranks, map(tuple, excess.tolist()), strict=True))
 
 

@@ -133,10 +133,15 @@ class RunsView:
 
 def by_time(a: Path, b: Path) -> tuple[Path, Path]:
     """Both runs, the earlier first."""
+    return (a, b) if _started_ns(a) <= _started_ns(b) else (b, a)
+
+
+def _started_ns(path: Path) -> int:
+    """When a run began; 0 where there is no record of one."""
     from gputop_probes.runs import read_run
 
-    started = [info.started_ns if (info := read_run(path)) else 0 for path in (a, b)]
-    return (a, b) if started[0] <= started[1] else (b, a)
+    run = read_run(path)
+    return run.started_ns if run else 0
 
 
 def list_all() -> list[RunInfo]:

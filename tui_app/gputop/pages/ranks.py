@@ -235,8 +235,8 @@ def _typical_ms(page: RanksPageData, index: int) -> tuple[str, dict[str, float]]
         return "median", typical
     # the median of two would halve the difference
     other = 1 - index
-    others = {name: page.phases_ms[name][other] for name in names}
-    typical |= {name: ms for name, ms in others.items() if not math.isnan(ms)}
+    other_ms = {name: page.phases_ms[name][other] for name in names}
+    typical |= {name: ms for name, ms in other_ms.items() if not math.isnan(ms)}
     return f"rank {page.ranks[other]}", typical
 
 

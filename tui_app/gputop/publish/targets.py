@@ -34,10 +34,10 @@ def is_url(target: str) -> bool:
 def _web(target: str) -> str:
     try:
         parts = urllib.parse.urlsplit(target)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # brackets that do not match, a port beyond all
-        known = False
-    return "" if known else "this is no web address: give one, as http://localhost:4318"
+        is_web = False
+    return "" if is_web else "this is no web address: give one, as http://localhost:4318"
 
 
 def _mlflow(target: str) -> str:

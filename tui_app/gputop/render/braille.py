@@ -25,7 +25,12 @@ def line(values: Sequence[float], width: int, height: int, low: float, high: flo
         for dot in range(start, end + 1):
             cells[dot // 4][x // 2] |= BITS[dot % 4][x % 2]
         previous = y
-    return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in cells]
+    return [_row_text(row) for row in cells]
+
+
+def _row_text(cells: Sequence[int]) -> str:
+    """A row of cells by the bits of their dots; a cell without dots is a blank."""
+    return "".join(chr(0x2800 + bits) if bits else " " for bits in cells)
 
 
 def _sample(values: Sequence[float], x: int, columns: int) -> float:
@@ -54,7 +59,7 @@ def area(values: Sequence[float], width: int, top: float, dots: int = 4) -> str:
     heights = [0] * (columns - len(values)) + [_dots(value / top, dots) for value in values]
     pairs = zip(heights[::2], heights[1::2], strict=True)
     cells = [_FILLED[0][left_height] | _FILLED[1][right] for left_height, right in pairs]
-    return "".join(chr(0x2800 + bits) if bits else " " for bits in cells)
+    return _row_text(cells)
 
 
 def _known_mean(values: Sequence[float], x: int, columns: int) -> float:
@@ -87,4 +92,4 @@ def area_rows(values: Sequence[float], width: int, height: int, top: float) -> l
         for y in range(height):
             filled = min(4, max(0, dots - 4 * (height - 1 - y)))
             rows[y][x // 2] |= _FILLED[x % 2][filled]
-    return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in rows]
+    return [_row_text(row) for row in rows]

@@ -127,12 +127,13 @@ def compared(rows: Sequence[Listed], width: int) -> list[Row]:
     drawn: list[Row] = []
     for key in [key for key in texts[0] if key]:
         differ = len(rows) == 1 or len({text[key] for text in texts}) > 1
+        style = "text" if differ else "muted"
         cells = [wrap(text[key], room - 2) for text in texts]
         for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
             if number:
                 label = ""
             else:
                 label = key
-            values: Row = [(left(part, room), "text" if differ else "muted") for part in parts]
+            values: Row = [(left(part, room), style) for part in parts]
             drawn.append(clip([(left(label, LABEL), "muted"), *values], width))
     return drawn

@@ -139,7 +139,7 @@ def _in_words(chart: Chart, width: int) -> Row:
 
 def _labels(scale: Scale, rows: int) -> dict[int, str]:
     """What stands beside which row: the ends, and between them round values where they lie."""
-    parts = next((parts for least, parts in _TICKS if rows >= least), 1)
+    parts = next((parts for least_rows, parts in _TICKS if rows >= least_rows), 1)
     reach, dots = abs(scale.high - scale.low) / (2 * rows), 4 * rows - 1
     labels: dict[int, str] = {}
     for part in range(parts + 1):

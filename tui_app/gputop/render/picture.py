@@ -173,11 +173,11 @@ class Drawing:
     def _block(self, colour: str, block: str, place: tuple[int, int], count: int) -> None:
         left, high, wide, tall = _BLOCKS[block]
         begin = place[0] + left * CELL_WIDTH
-        whole = wide == 1.0 or count == 1
+        as_one = wide == 1.0 or count == 1
         height = tall * CELL_HEIGHT + (OVERLAP if high + tall == 1 else 0)
         top = place[1] + high * CELL_HEIGHT
-        for index in range(1 if whole else count):
-            width = (count - 1 + wide if whole else wide) * CELL_WIDTH
+        for index in range(1 if as_one else count):
+            width = (count - 1 + wide if as_one else wide) * CELL_WIDTH
             at = begin + index * CELL_WIDTH
             self._fills[colour, 1.0].append(f"M{at:g} {top:.5g}h{width:g}v{height:.4g}h-{width:g}z")
 

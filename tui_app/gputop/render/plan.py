@@ -219,15 +219,15 @@ def _side_by_side(shown: Sequence[Choice], names: list[str], width: int, mono: b
     room, left_out = width - 2 - label, ""
     if len(shown) * FIGURE > room:
         room, left_out = room - 2, " …"
-    whole = max(len(choice.name) for choice in shown) + 4
-    cell = max(min(room // len(shown), whole), FIGURE)
+    named_cell = max(len(choice.name) for choice in shown) + 4
+    cell = max(min(room // len(shown), named_cell), FIGURE)
     drawn = shown[: max(room // cell, 1)]
-    heads = [
-        f"{MARKS[index]} {shorten(choice.name, cell - 4)}"
-        if cell >= min(NAMED, whole)
-        else MARKS[index]
-        for index, choice in enumerate(drawn)
-    ]
+    heads = [MARKS[index] for index in range(len(drawn))]
+    if cell >= min(NAMED, named_cell):
+        heads = [
+            f"{mark} {shorten(choice.name, cell - 4)}"
+            for mark, choice in zip(heads, drawn, strict=True)
+        ]
 
     def line(key: tuple[str, str], name: str, texts: Sequence[str], style: str) -> Row:
         return [key, (left(name, label), "text"), *((right(text, cell), style) for text in texts)]

@@ -71,7 +71,7 @@ def shorten(text: str, width: int) -> str:
     if width <= 1:
         return cut(text, max(width, 0))
     head = cut(text, width - 1)
-    ends = [found.start() for found in BREAKS.finditer(text[: len(head) + 10])]
+    ends = [match.start() for match in BREAKS.finditer(text[: len(head) + 10])]
     if len(head) not in ends:
         space = max((end for end in ends if end < len(head)), default=-1)
         if space > width // 2:

@@ -90,7 +90,7 @@ def sizes(estimate: Estimate) -> list[Size]:
                 tight=tight,
                 headroom=headroom,
                 some=some,
-                by_cache=bool(able) and all(left < 0 for _, _, fits, left in members if fits),
+                by_cache=bool(able) and all(spare < 0 for _, _, fits, spare in members if fits),
             )
         )
     return sizes_found
@@ -110,8 +110,8 @@ def rows(sizes_shown: list[Size], width: int, limit: int = 99) -> list[Row]:
 
 def _larger(others: list[Size], width: int) -> str:
     """Their sizes, or from which to which."""
-    each = ", ".join(str(size.memory_gb) for size in others)
-    if len(text := f"and larger: {each} GB") <= width:
+    listed = ", ".join(str(size.memory_gb) for size in others)
+    if len(text := f"and larger: {listed} GB") <= width:
         return text
     return shorten(f"and larger: {others[0].memory_gb} to {others[-1].memory_gb} GB", width)
 

@@ -180,16 +180,16 @@ def ticks(low: float, high: float, room: int = 100) -> list[float]:
     is no ``room`` for so many, only powers of ten, each second one, or the ends: labels of one row
     would hide each other.
     """
-    found: list[float] = []
+    chosen: list[float] = []
     for steps, every in (((1, 2, 5), 1), ((1,), 1), ((1,), 2)):
         powers = range(-4, 8, every)
         ladder = [step * 10.0**power for power in powers for step in steps]
         below = [tick for tick in ladder if tick <= low][-1:]
         above = [tick for tick in ladder if tick >= high][:1]
-        found = sorted({*below, *(tick for tick in ladder if low < tick < high), *above})
-        if len(found) <= room:
-            return found
-    return [found[0], found[-1]]
+        chosen = sorted({*below, *(tick for tick in ladder if low < tick < high), *above})
+        if len(chosen) <= room:
+            return chosen
+    return [chosen[0], chosen[-1]]
 
 
 def _axis(

@@ -59,9 +59,11 @@ class MemoryTables(Canvas, can_focus=True):
             last = min(self.first + room, self._count)
             hidden = [(f"  ↑↓ {self.first + 1}–{last} of {self._count:,}", "muted")]
         shown = self._views[self.chosen]
-        others: Row = [(f"  {view.title}", "muted") for view in self._views if view is not shown]
-        fits = row_width([*others, *hidden]) + len(shown.title) + 4 <= width
-        return [*others, *hidden] if fits else hidden
+        other_titles: Row = [
+            (f"  {view.title}", "muted") for view in self._views if view is not shown
+        ]
+        fits = row_width([*other_titles, *hidden]) + len(shown.title) + 4 <= width
+        return [*other_titles, *hidden] if fits else hidden
 
     def most_rows(self, width: int) -> int:
         """Rows of the longest table, with its title."""

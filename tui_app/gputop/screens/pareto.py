@@ -97,19 +97,19 @@ def markers(planned: Planned, here: Choice | None, marked: Sequence[Choice]) -> 
     fits = f"the {count:,} that {'fit' if planned.fitting else 'may fit'}"
     if count < planned.fitting:
         fits = f"the first {count:,} of {planned.fitting:,} that fit"
-    found = [
+    drawn = [
         Marker(_FITS, "muted", fits, planned.choices),
         Marker(_FRONT, "accent", "no other is better in both", planned.pareto),
     ]
     pick = planned.pick or planned.choices[0]
-    found.append(Marker(PICK, "good", "the one to run", [pick]))
-    if here is not None and here.index not in {pick.index, *(one.index for one in marked)}:
-        found.append(Marker(_HERE, "high", f"chosen: {here.name}", [here]))
-    found += [
+    drawn.append(Marker(PICK, "good", "the one to run", [pick]))
+    if here is not None and here.index not in {pick.index, *(choice.index for choice in marked)}:
+        drawn.append(Marker(_HERE, "high", f"chosen: {here.name}", [here]))
+    drawn += [
         Marker(glyph, "high", choice.name, [choice])
         for glyph, choice in zip(MARKS, marked, strict=False)
     ]
-    return found
+    return drawn
 
 
 def key(found: Sequence[Marker], base_s: float) -> str:

@@ -79,8 +79,8 @@ def odd_ones(groups: Sequence[StackGroup], culprit: int | None = None) -> list[S
     named = [group for group in groups if culprit in group.ranks]
     if named and len(groups) > 1:
         return named
-    most = max((len(group.members) for group in groups), default=0)
-    return [group for group in groups if len(group.members) < most]
+    largest = max((len(group.members) for group in groups), default=0)
+    return [group for group in groups if len(group.members) < largest]
 
 
 def draw(
@@ -117,20 +117,20 @@ def _block(group: StackGroup, cells: int, odd: bool, usual: set[str], many: int)
         name = f"rank {ranks[0]}"
     else:
         name = f"ranks {ranges(ranks)}"
-    style = "bold high" if odd else "bold text"
-    rows: list[Row] = [[(line, style)] for line in wrap(("▲ " if odd else "  ") + name, cells)]
+    sign, style = ("▲ ", "bold high") if odd else ("  ", "bold text")
+    rows: list[Row] = [[(line, style)] for line in wrap(sign + name, cells)]
     about = f"  {len(group.members)} of {counted(many, 'rank')}"
     where = f"  in {body.get('phase', MISSING)}, step {body.get('step', MISSING)}"
     rows += [[(line, "muted")] for part in (about, where) for line in wrap(part, cells)]
     rows.append([])
     for frame in group.frames or ("no Python frame",):
-        own = odd and frame not in usual
+        unusual = odd and frame not in usual
         for index, line in enumerate(wrap(frame, cells - 2)):
-            if own:
+            if unusual:
                 mark = ("▸ " if index == 0 else "  ", "high")
             else:
                 mark = ("  ", "")
-            rows.append([mark, (line, "text" if own or not odd else "muted")])
+            rows.append([mark, (line, "text" if unusual or not odd else "muted")])
     return rows
 
 
@@ -142,7 +142,12 @@ def ranges(ranks: Sequence[int]) -> str:
             parts[-1].append(rank)
         else:
             parts.append([rank])
-    words = [f"{p[0]}-{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
+    words: list[str] = []
+    for part in parts:
+        if len(part) > 2:
+            words.append(f"{part[0]}-{part[-1]}")
+        else:
+            words += map(str, part)
     return ", ".join(words)
 
 
@@ -212,10 +217,11 @@ class StacksDialog(TextDialog):
         if self._fix:
             advice = wrap(f"fix: {self._fix}", width)[:FIX_LINES]
             rows = [*([(line, "text")] for line in advice), [], *rows]
-        lines = [
-            Content.assemble(*((text, self._colour(style)) for text, style in row)) for row in rows
-        ]
+        lines = [self._coloured(row) for row in rows]
         return Words(Content("\n").join(lines), text(self.notices, width, self.culprit))
+
+    def _coloured(self, row: Row) -> Content:
+        return Content.assemble(*((text, self._colour(style)) for text, style in row))
 
     def _colour(self, style: str) -> str:
         name = style.removeprefix("bold ")

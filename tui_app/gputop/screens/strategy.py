@@ -342,15 +342,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def action_free(self) -> None:
         """Search the whole split again."""
-        self._change(
-            Ask(
-                **{
-                    name: getattr(self.ask, name)
-                    for name in Ask.__dataclass_fields__
-                    if name != "pins"
-                }
-            )
-        )
+        kept_fields = [name for name in Ask.__dataclass_fields__ if name != "pins"]
+        self._change(Ask(**{name: getattr(self.ask, name) for name in kept_fields}))
 
     def action_mark(self) -> None:
         self.table.mark()

@@ -39,8 +39,11 @@ class WhatIfDialog(TextDialog):
         """The table in a terminal of that size."""
         width = text_columns(size[0])
         rows = table(self._what_if, width)
-        now = [(line, "muted") for line in [*wrap(self._what_if.now, width), ""]]
-        body = [Content.styled(text, self._colours[f"role-{role}"]) for text, role in [*now, *rows]]
+        now_lines = [(line, "muted") for line in [*wrap(self._what_if.now, width), ""]]
+        body = [
+            Content.styled(text, self._colours[f"role-{role}"])
+            for text, role in [*now_lines, *rows]
+        ]
         title_and_now = [self._what_if.title, self._what_if.now, ""]
         plain = "\n".join([*title_and_now, *(text for text, _ in rows)])
         return Words(Content("\n").join(body), plain)

@@ -119,8 +119,8 @@ def shares(findings: Sequence[Told], each: int, height: int) -> list[int]:
     proofs = [told.head_rows + len(told.fix) + len(told.proof) for told in findings]
     gaps = len(findings) - 1
     for wanted, spared in ((heads, 0), (fixes, 0), (proofs, gaps)):
-        for index, whole in enumerate(wanted):
-            more = min(min(whole, MOST_ROWS) - rows[index], left_over - spared)
+        for index, rows_wanted in enumerate(wanted):
+            more = min(min(rows_wanted, MOST_ROWS) - rows[index], left_over - spared)
             rows[index] += max(more, 0)
             left_over -= max(more, 0)
     return rows

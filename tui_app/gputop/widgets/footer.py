@@ -67,14 +67,14 @@ def _fitting(
     """
     if sum(widths.values()) + gap * (len(actions) - 1) <= room:
         return list(actions)
-    kept = {action.id for action in actions if action.id == "help"}
-    left_over = room - 1 - sum(widths[name] + gap for name in kept)
+    shown_ids = {action.id for action in actions if action.id == "help"}
+    left_over = room - 1 - sum(widths[name] + gap for name in shown_ids)
     for action in actions:
         cells = widths[action.id] + gap
-        if action.id not in kept and cells <= left_over:
-            kept.add(action.id)
+        if action.id not in shown_ids and cells <= left_over:
+            shown_ids.add(action.id)
             left_over -= cells
-    return [action for action in actions if action.id in kept]
+    return [action for action in actions if action.id in shown_ids]
 
 
 def draw(keys: Sequence[KeyCells], mode: str) -> Row:

@@ -131,8 +131,8 @@ class Output(Described, ScrollView, can_focus=True):
             return
         first = round(self.scroll_offset.y)
         shown = range(first, min(first + self.size.height, len(self.view.lines)))
-        most = max((self._width_of(index) for index in shown), default=0) - self._cells()
-        self.aside = min(max(self.aside + direction * SIDEWAYS, 0), max(most, 0))
+        furthest = max((self._width_of(index) for index in shown), default=0) - self._cells()
+        self.aside = min(max(self.aside + direction * SIDEWAYS, 0), max(furthest, 0))
         self.refresh()
 
     def on_resize(self) -> None:

@@ -190,8 +190,8 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
             base_s=base_s,
         )
         drawn += [[]] * (room + 1 - len(drawn))
-        seen = "\n".join(map(row_text, drawn))
-        return [[(" ", ""), *row] for row in (head, *drawn, *words_of(seen, inner, foot))]
+        shown_text = "\n".join(map(row_text, drawn))
+        return [[(" ", ""), *row] for row in (head, *drawn, *words_of(shown_text, inner, foot))]
 
     def _scroll(self, cursor: int, room: int, count: int) -> None:
         """Keep the cursor in view; a larger pane shows what a smaller one had scrolled away."""

@@ -15,12 +15,12 @@ DEFAULT = "default"
 
 def colour(app: App[object], role: str) -> tuple[int, int, int] | int | str:
     """A role's colour as plotext takes it; one of the terminal's own by its number."""
-    found = roles.colour(app, role)
-    if found.is_default:
+    rich_colour = roles.colour(app, role)
+    if rich_colour.is_default:
         return DEFAULT
-    if found.number is not None:
-        return found.number
-    red, green, blue = found.get_truecolor()
+    if rich_colour.number is not None:
+        return rich_colour.number
+    red, green, blue = rich_colour.get_truecolor()
     return red, green, blue
 
 

@@ -96,9 +96,7 @@ def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
     order = [i for i, phase in enumerate(palette.PHASES) if phase.name in plot.focus]
     cells, rows = width - chart.AXIS, height - 1
     spread = _resampled(plot.phases_ms, cells)
-    parts = [
-        [*(c[i] for i in order), sum(v for i, v in enumerate(c) if i not in order)] for c in spread
-    ]
+    parts = [_focus_first(column, order) for column in spread]
     styles = [*(palette.PHASES[i].name for i in order), "track"]
     letters = [*(palette.PHASES[i].letter for i in order), "·"]
     totals = sorted(sum(part) for part in parts)
@@ -115,6 +113,12 @@ def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
             label = ""
         result.append([(right(label, chart.AXIS - 1) + " ", "muted"), *row])
     return [*result, chart.axis_row((plot.first_step, plot.last_step), width)]
+
+
+def _focus_first(column: tuple[float, ...], order: list[int]) -> list[float]:
+    """Milliseconds of the phases in focus, then of all others together."""
+    others_ms = sum(value for index, value in enumerate(column) if index not in order)
+    return [*(column[index] for index in order), others_ms]
 
 
 def _resampled(columns: tuple[tuple[float, ...], ...], cells: int) -> list[tuple[float, ...]]:

@@ -170,14 +170,14 @@ def _columns(snapshot: Snapshot, mono: bool) -> list[Column]:
 
 
 def _gpu_columns(snapshot: Snapshot) -> list[Column]:
-    told = any(numbers.known(rank.allocated_gib) for rank in snapshot.summary.ranks)
-    held = "allocated" if told else "used"
+    is_allocated_known = any(numbers.known(rank.allocated_gib) for rank in snapshot.summary.ranks)
+    measure = "allocated" if is_allocated_known else "used"
     return [
         Column("gpu", 7, 7, _gpu_name, 2),
         Column("util 60 s", 12, 2, lambda line, n: _util(line, snapshot, n), 20, TREND),
         Column("power", 9, 5, _power),
         Column("temp", 5, 6, _temperature),
-        Column(f"{held}/of, GiB", 20, 3, _gpu_memory, 20),
+        Column(f"{measure}/of, GiB", 20, 3, _gpu_memory, 20),
     ]
 
 
@@ -521,9 +521,9 @@ class Ranks(ScrollingPanel):
         else:
             hosts = 0
         lead, columns, cells = rank_map.layout_of(len(ranks), width, height - hosts)
-        place = (x - lead) // cells
-        index = 2 * y * columns + place
-        if 0 <= place < columns and index < len(ranks):
+        column = (x - lead) // cells
+        index = 2 * y * columns + column
+        if 0 <= column < columns and index < len(ranks):
             index = self._slower(index, index + columns, ranks)
             self.cursor = index
             self.choose()

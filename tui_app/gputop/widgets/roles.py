@@ -51,8 +51,10 @@ def contrast(front: RichColor, ground: RichColor) -> float:
 
 
 def _luminance(colour: RichColor) -> float:
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in colour.get_truecolor(XTERM).normalized
-    ]
+    linear = [_linear(part) for part in colour.get_truecolor(XTERM).normalized]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _linear(part: float) -> float:
+    """The light of a part of a colour in sRGB, 0 to 1."""
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4

@@ -108,9 +108,9 @@ class RunsTable(Canvas, can_focus=True, drawn=("view", "cursor")):
         index = self.first + event.y - 2
         if event.y < 2 or index >= len(self.view.shown):
             return
-        again = index == self.cursor
+        was_chosen = index == self.cursor
         self.cursor = index
-        if again:
+        if was_chosen:
             self.post_message(self.Opened())
 
 

@@ -52,14 +52,14 @@ def standings(ranks: Sequence[RankSummary]) -> list[RankTimes]:
     usual_ms = _usual(own_ms)
     usual_parts = {name: _usual([part[name] for part in parts]) for name in parts[0]}
     result = []
-    for place, (rank, part) in enumerate(zip(ranks, parts, strict=True)):
-        longer = {name: part[name] - usual_parts[name][place] for name in part}
+    for index, (rank, part) in enumerate(zip(ranks, parts, strict=True)):
+        longer = {name: part[name] - usual_parts[name][index] for name in part}
         phase = max(longer, key=longer.__getitem__)
-        more, ratio = longer[phase], own_ms[place] / (usual_ms[place] or 1.0)
-        untold = more < TELLS * (own_ms[place] - usual_ms[place])
+        more, ratio = longer[phase], own_ms[index] / (usual_ms[index] or 1.0)
+        untold = more < TELLS * (own_ms[index] - usual_ms[index])
         if ratio < STANDS_OUT or len(ranks) < 2 or untold:
             phase, more = "", 0.0
-        result.append(RankTimes(rank, own_ms[place], waits[place], ratio, phase, more))
+        result.append(RankTimes(rank, own_ms[index], waits[index], ratio, phase, more))
     return result
 
 

@@ -55,7 +55,7 @@ def _parts(start: Starting, now_ns: int) -> tuple[list[StartupPart], int]:
 def _to_come(start: Starting) -> list[str]:
     """What every training comes by and this one has not; what it passed unseen does not come."""
     seen = {event["name"] for event in start.events} | {"import torch"}
-    last = max(place for place, name in enumerate(ROAD) if name in seen)
+    last = max(index for index, name in enumerate(ROAD) if name in seen)
     return list(ROAD[last + 1 :])
 
 

@@ -107,7 +107,7 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     high = _typical_high(line) or sum(means_of(snapshot).values())
     top = numbers.nice_ceiling(high * 1.08)
     looks = list(PARTS.values())
-    drawn = [tuple(v if v == v else 0.0 for v in column) for column in columns]
+    drawn = [_with_zeros(column) for column in columns]
     styles, letters = [look.style for look in looks], [look.letter for look in looks]
     area = stacked_columns(drawn, styles, letters, rows, top, mono=mono)
     lead = cells - len(columns)
@@ -122,6 +122,11 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     if tagged:
         result = _tagged(snapshot, result, top, mono)
     return [*result, _time_axis(snapshot, cells, cell_s, len(columns))]
+
+
+def _with_zeros(column: tuple[float, ...]) -> tuple[float, ...]:
+    """A column with 0 for NaN, which nothing is drawn of."""
+    return tuple(value if value == value else 0.0 for value in column)
 
 
 def _with_gaps(row: Row, columns: Columns) -> Row:
@@ -167,8 +172,8 @@ def _written_over(row: Row, text: str) -> Row:
         return row
     start = (cells - len(text)) // 2
     (glyph, style), *_ = row
-    rest = cells - start - len(text)
-    return [(glyph[0] * start, style), (text, "muted"), (glyph[0] * rest, style)]
+    after = cells - start - len(text)
+    return [(glyph[0] * start, style), (text, "muted"), (glyph[0] * after, style)]
 
 
 def _tick(y: int, height: int, top: float) -> str:

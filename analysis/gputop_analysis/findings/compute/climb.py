@@ -74,17 +74,14 @@ def climbing(view: RunView, rank: int) -> Climb | None:
         phases_by_clock = {}
     else:
         phases_by_clock = phases
-    parts = [
-        standing
-        for standing in _parts(rows, phases_by_clock, walls_ms, evenly.steps)
-        if not (of_shapes and set(standing[0]) & set(COMPUTE))
-    ]
-    parts_ = [
-        ClimbingPhases(names, *standing)
-        for names, ms, of_ms, steps in parts
-        if (standing := _alone(ms, of_ms, steps))
-    ]
-    part = max(parts_, default=None, key=lambda standing: standing.alone_ms)
+    climbs = []
+    for names, ms, of_ms, taken_at in _parts(rows, phases_by_clock, walls_ms, evenly.steps):
+        if of_shapes and set(names) & set(COMPUTE):
+            continue
+        climb = _alone(ms, of_ms, taken_at)
+        if climb:
+            climbs.append(ClimbingPhases(names, *climb))
+    part = max(climbs, default=None, key=lambda climb: climb.alone_ms)
     if part is None:
         return None
     grown = {

@@ -124,16 +124,18 @@ def _trial(view: RunView, rank: int) -> PowerTrial | None:
     return PowerTrial(high, low, levels[0][0], levels[1][0], levels[1][1] / levels[0][1])
 
 
-def _per_step(mine: Array, rows: Array, ends: Array, counted: Array) -> tuple[float, float] | None:
+def _per_step(
+    at_limit: Array, rows: Array, ends: Array, counted: Array
+) -> tuple[float, float] | None:
     """Joules and seconds per step while one limit held; None where it held for less than 30 s."""
-    if len(mine) < 2:
+    if len(at_limit) < 2:
         return None
-    first, last = int(mine["t_ns"][0]), int(mine["t_ns"][-1])
+    first, last = int(at_limit["t_ns"][0]), int(at_limit["t_ns"][-1])
     between = rows[(rows["t_ns"] >= first) & (rows["t_ns"] <= last)]
     steps = np.diff(np.interp([first, last], ends, counted))[0]
-    if len(between) != len(mine) or last - first < ENOUGH_S * 1e9 or steps < 1:
+    if len(between) != len(at_limit) or last - first < ENOUGH_S * 1e9 or steps < 1:
         return None
-    joules = float(mine["energy_mj_total"][-1] - mine["energy_mj_total"][0]) / 1e3
+    joules = float(at_limit["energy_mj_total"][-1] - at_limit["energy_mj_total"][0]) / 1e3
     return joules / float(steps), (last - first) / 1e9 / float(steps)
 
 

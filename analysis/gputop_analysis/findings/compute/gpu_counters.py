@@ -138,7 +138,7 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     measured = [(d, t, gpu) for d, t, gpu in pairs if d is not None and t is not None]
     if not measured or len(measured) < len(all_samples):
         return None
-    dram, tensor, gpu = sorted(measured, key=lambda k: k[0])[(len(measured) - 1) // 2]
+    dram, tensor, gpu = sorted(measured, key=lambda shares: shares[0])[(len(measured) - 1) // 2]
     if dram <= DRAM_BUSY or tensor >= TENSOR_LOW:
         return None
     hello, run = view.hello(gpu.rank), Facts(view, gpu.rank)

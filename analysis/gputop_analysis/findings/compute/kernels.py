@@ -28,14 +28,11 @@ MATH_SHARE = 0.10
 )
 def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     """Not a fault in itself: the sum of all others."""
-    efficiencies = [
-        (rank, rank_efficiency)
-        for rank in view.ranks
-        if (rank_efficiency := efficiency(view, rank))
-    ]
+    efficiencies = list(filter(None, (efficiency(view, rank) for rank in view.ranks)))
     if not efficiencies or len(efficiencies) < len(view.ranks):
         return None
-    rank_efficiency = sorted(efficiencies, key=lambda k: k[1].mfu)[(len(efficiencies) - 1) // 2][1]
+    by_mfu = sorted(efficiencies, key=lambda rank_efficiency: rank_efficiency.mfu)
+    rank_efficiency = by_mfu[(len(by_mfu) - 1) // 2]
     if rank_efficiency.mfu >= LOW_MFU:
         return None
     return spec.make(
@@ -89,7 +86,7 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
 )
 def math_attention(view: RunView, spec: Spec) -> Finding | None:
     """The fallback writes the whole attention matrix to memory."""
-    event = max(view.events("profile"), key=lambda one: one.get("t_ns", 0), default=None)
+    event = max(view.events("profile"), key=lambda event: event.get("t_ns", 0), default=None)
     table = (event or {}).get("table") or []
     total = sum(float(row.get("device_ms") or 0) for row in table)
     if event is None or total <= 0:

@@ -150,25 +150,24 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
 def _through_again(view: RunView, spec: Spec) -> Finding | None:
     """Several losses of one step, with a backward each through a graph that they share."""
     for rank, events in told(view, "checkup").items():
-        again = events[-1].get("graph_again") or []
+        repeated = events[-1].get("graph_again") or []
         looks = standing(events, lambda event: event.get("graph_again"))
-        shared = sum(again)
+        backwards, shared = len(repeated) + 1, sum(repeated)
         forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
-        if looks < ALIKE or shared < SHARED * len(again) or not forward or not backward:
+        if looks < ALIKE or shared < SHARED * len(repeated) or not forward or not backward:
             continue
         backward_ms = backward.mean_ms - _inside_backward_ms(view, rank)
         total = backward_ms + forward.mean_ms
-        repeated_ms = backward_ms * shared / (len(again) + 1)
+        repeated_ms = backward_ms * shared / backwards
         if not repeated_ms >= REPEATED * total:  # nor where the wait in it is not known
             continue
         return spec.make(
             severity="medium",
-            title=f"{len(again) + 1} backwards a step go through the same graph: one of the sum "
-            "does it",
+            title=f"{backwards} backwards a step go through the same graph: one of the sum does it",
             evidence=f"{looks} looks up to step {events[-1]['step']} of rank {rank} found "
-            f"{len(again) + 1} calls of backward with retain_graph=True behind one forward; "
-            f"{100 * shared / len(again):.0f} % of the later ones' graph was gone through before; "
-            f"backward takes {backward_ms:.1f} ms a step",
+            f"{backwards} calls of backward with retain_graph=True behind one forward; "
+            f"{100 * shared / len(repeated):.0f} % of the later ones' graph was gone through "
+            f"before; backward takes {backward_ms:.1f} ms a step",
             fix="add the losses up and call backward() once: the gradients are the same",
             rank=everybody(view),
             site=events[-1].get("backward_at"),
@@ -185,7 +184,7 @@ def _through_again(view: RunView, spec: Spec) -> Finding | None:
                 inputs=(
                     Input("forward", forward.mean_ms, "ms", f"steps.forward_ns, rank {rank}"),
                     Input("backward", backward_ms, "ms", f"steps.backward_ns, rank {rank}"),
-                    Input("backwards a step", len(again) + 1, "", "checkup event"),
+                    Input("backwards a step", backwards, "", "checkup event"),
                 ),
             ),
         )
@@ -212,10 +211,10 @@ def _asked_gradients(view: RunView, rank: int) -> _AskedGradients | None:
         total += sample.count
         if _GRAD in sample.code and "create_graph" not in sample.code:
             sites[sample.path[-1]] += sample.count
-    asked = sum(sites.values())
-    if not asked or total < ENOUGH_SAMPLES or asked > ALL_ASKED * total:
+    asked_samples = sum(sites.values())
+    if not asked_samples or total < ENOUGH_SAMPLES or asked_samples > ALL_ASKED * total:
         return None
-    return _AskedGradients(sites.most_common(1)[0][0], asked, total)
+    return _AskedGradients(sites.most_common(1)[0][0], asked_samples, total)
 
 
 def _asked_besides(view: RunView, spec: Spec) -> Finding | None:
@@ -350,11 +349,8 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         or not view.hello(typical_rank.rank).get("checkpointing")
     ):
         return None
-    free = [
-        share
-        for rank in view.ranks
-        if (s := samples(view, rank)) and (share := s.free_memory_share()) is not None
-    ]
+    shares = [gpu.free_memory_share() for rank in view.ranks if (gpu := samples(view, rank))]
+    free = [share for share in shares if share is not None]
     if len(free) < len(view.ranks) or min(free) <= FREE_MEMORY:
         return None
     again_ms = min(

@@ -276,13 +276,13 @@ def _another_trains(view: RunView, rank: int, since_ns: int) -> bool:
     """Whether an optimizer of other parameters made its first update then, as that of a student
     whose teacher was trained first.
     """
-    known = 0
+    optimizers_before = 0
     for event in told_optimizers(view, rank):
         count = 1 + len(event["optimizer"].get("others") or ())
-        came = count > known > 0
+        came = count > optimizers_before > 0
         if came and -EARLIER_NS <= event["t_ns"] - since_ns <= LATER_NS:
             return True
-        known = max(known, count)
+        optimizers_before = max(optimizers_before, count)
     return False
 
 
@@ -290,12 +290,12 @@ def _with_cpu(rows: Array) -> tuple[Array, bool]:
     """The records, those without CPU time (before an evaluation, of fast steps) with as much of
     their wall time as the others have; and whether that is known of most.
     """
-    known = rows["cpu_ns"] >= 0
-    if known.all() or known.mean() <= 0.5:
-        return rows, bool(known.all())
-    share = float(rows["cpu_ns"][known].sum()) / max(1.0, float(rows["wall_ns"][known].sum()))
+    measured = rows["cpu_ns"] >= 0
+    if measured.all() or measured.mean() <= 0.5:
+        return rows, bool(measured.all())
+    share = float(rows["cpu_ns"][measured].sum()) / max(1.0, float(rows["wall_ns"][measured].sum()))
     rows = rows.copy()
-    rows["cpu_ns"][~known] = share * rows["wall_ns"][~known]
+    rows["cpu_ns"][~measured] = share * rows["wall_ns"][~measured]
     return rows, True
 
 

@@ -253,8 +253,8 @@ def _advice(view: RunView, end: _End) -> str:
 
 def _advice_on_error(view: RunView, end: _End) -> str:
     """What to do about what was raised, or about a rank that left by itself; empty for neither."""
-    if end.raised and (known := known_advice(view, end.raised.what, end.raised.site)):
-        return known
+    if end.raised and (advice := known_advice(view, end.raised.what, end.raised.site)):
+        return advice
     if end.left is not None:
         return _advice_on_leaving(view, end, end.left)
     if not end.raised:

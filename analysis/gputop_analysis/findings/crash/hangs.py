@@ -278,14 +278,19 @@ def _endless_line(view: RunView, still: Standstill) -> str | None:
     """The loop that goes on, as far as the training's own loops are known from samples of it; else
     the innermost line.
     """
-    loops = {
-        str(entry).removeprefix(LOOP).split(" ")[0]
-        for event in view.events("stacks", rank=still.rank)
+    loops = _sampled_loops(view, still.rank)
+    return (endless_line(still.dump, loops) if loops else None) or _line(still)
+
+
+def _sampled_loops(view: RunView, rank: int | None) -> set[str]:
+    """Lines of the loops around stack samples of a rank's steps, ``train.py:40``."""
+    entries = (
+        str(entry)
+        for event in view.events("stacks", rank=rank)
         for sample in event.get("samples", ())
         for entry in sample.get("path", ())
-        if str(entry).startswith(LOOP)
-    }
-    return (endless_line(still.dump, loops) if loops else None) or _line(still)
+    )
+    return {entry.removeprefix(LOOP).split(" ")[0] for entry in entries if entry.startswith(LOOP)}
 
 
 COMPUTED = 0.3

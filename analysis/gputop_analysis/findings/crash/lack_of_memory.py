@@ -298,12 +298,12 @@ def _growth(view: RunView, rank: int | None) -> int:
 
 
 def _foreign_bytes(view: RunView) -> int:
-    last = [
+    newest = [
         host.gpu.rows[-1]["memory_foreign_bytes"]
         for host in view.record.hosts.values()
         if len(host.gpu.rows)
     ]
-    return max([0, *(int(size) for size in last)])
+    return max([0, *(int(size) for size in newest)])
 
 
 def _lever_inputs(lever: tuple[Lever, Estimate] | None) -> list[Input]:
@@ -389,9 +389,9 @@ def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
 
 def _memory_limit(view: RunView) -> int:
     limits = [
-        int(h.host.rows[-1]["cgroup_memory_max_bytes"])
-        for h in view.record.hosts.values()
-        if len(h.host.rows)
+        int(host.host.rows[-1]["cgroup_memory_max_bytes"])
+        for host in view.record.hosts.values()
+        if len(host.host.rows)
     ]
     return min((limit for limit in limits if limit > 0), default=-1)
 

@@ -76,8 +76,8 @@ def first_end(view: RunView) -> FirstEnd | None:
     nothing (on one host a rank), or as torchrun tells of its root cause; None: neither does.
     """
     for text in last_outputs(view):
-        if told := _SPAWNED_EXIT.search(text) or _ROOT_CAUSE.search(ESCAPES.sub("", text)):
-            return FirstEnd(int(told[1]), int(told[2]))
+        if match := _SPAWNED_EXIT.search(text) or _ROOT_CAUSE.search(ESCAPES.sub("", text)):
+            return FirstEnd(int(match[1]), int(match[2]))
     return None
 
 

@@ -41,10 +41,10 @@ def signal_advice(view: RunView, number: int | None) -> str:
             "the scheduler's log"
         )
     if number == signal.SIGTERM:
-        others = ", a time limit, or a person"
+        other_senders = ", a time limit, or a person"
         if view.world_size > 1:
-            others = ", or a launcher after another rank had failed"
-        return f"somebody asked it to end: the scheduler{others}"
+            other_senders = ", or a launcher after another rank had failed"
+        return f"somebody asked it to end: the scheduler{other_senders}"
     return _SIGNAL_ADVICE.get(number, "") if number else ""
 
 

@@ -76,7 +76,7 @@ def of_a_child(text: str) -> LastWords | None:
     lines = ESCAPES.sub("", text).splitlines()
     for index, line in enumerate(lines):
         if _CHILD.fullmatch(line):
-            words = next((one.words for one in _tracebacks(lines[index + 1 :])), None)
+            words = next((printed.words for printed in _tracebacks(lines[index + 1 :])), None)
             if words is not None and words.site:
                 return words
     return None
@@ -89,10 +89,10 @@ def fatal_error(text: str) -> LastWords | None:
     _, head, after = ESCAPES.sub("", text).rpartition(_FATAL)
     if not head:
         return None
-    what, *lines = after.splitlines()
+    error, *lines = after.splitlines()
     frames = (_FRAME.match(line) for line in _of_current_thread(lines))
     sites = (_site(frame) for frame in frames if frame)
-    return LastWords(f"{_FATAL}{what.strip()}", next((site for site in sites if site), None))
+    return LastWords(f"{_FATAL}{error.strip()}", next((site for site in sites if site), None))
 
 
 def _of_current_thread(lines: list[str]) -> Iterator[str]:
@@ -147,8 +147,8 @@ def _with_prefix(lines: Iterable[str], prefix: str) -> Iterator[str]:
 
 
 def _is_chained(lines: list[str], prefix: str) -> bool:
-    own = _with_prefix(reversed(lines), prefix)
-    last = next((line for line in own if line.strip()), "")
+    own_lines = _with_prefix(reversed(lines), prefix)
+    last = next((line for line in own_lines if line.strip()), "")
     return last.startswith(_IN_A_CHAIN)
 
 

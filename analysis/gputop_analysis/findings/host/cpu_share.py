@@ -215,12 +215,12 @@ def _oversubscribed(
         / max(series.n_steps[series.steady].sum(), 1)
     )
     wanted = max(1, cores // ranks)
-    own = _own_part(view, rank)
-    lost_ms = wait.value * wall_ms * own
-    ours = own >= MOSTLY_OURS
-    others = (
-        f"; other programs have {100 * (1 - own):.0f} % of the cores in use, and fewer threads "
-        "get less of them"
+    own_part = _own_part(view, rank)
+    lost_ms = wait.value * wall_ms * own_part
+    ours = own_part >= MOSTLY_OURS
+    others_use = (
+        f"; other programs have {100 * (1 - own_part):.0f} % of the cores in use, and fewer "
+        "threads get less of them"
     )
     return spec.make(
         severity=_severity(wait.low),
@@ -229,7 +229,7 @@ def _oversubscribed(
         evidence=f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the "
         f"training thread of rank {rank} is ready but waits for a core {wait.value * 100:.0f} % "
         f"of the time (95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), and each "
-        f"parallel region waits for the last of its threads{'' if ours else others}",
+        f"parallel region waits for the last of its threads{'' if ours else others_use}",
         fix=Option(
             f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or "
             f"torch.set_num_threads({wanted})",
@@ -243,8 +243,8 @@ def _oversubscribed(
         confidence=0.9,
         recoverable_ms_per_step=lost_ms if ours else 0.0,
         interval_ms_per_step=(
-            wait.low * wall_ms * own if ours else 0.0,
-            wait.high * wall_ms * own,
+            wait.low * wall_ms * own_part if ours else 0.0,
+            wait.high * wall_ms * own_part,
         ),
         proof=Proof(
             statistic="lower end of the 95 % bootstrap interval of run-queue wait / time",
@@ -262,7 +262,7 @@ def _oversubscribed(
                     "%",
                     f"process.run_wait_ns_total, rank {rank}",
                 ),
-                Input("the run's part of the cores in use", 100 * own, "%", "host, process"),
+                Input("the run's part of the cores in use", 100 * own_part, "%", "host, process"),
             ),
         ),
     )

@@ -53,10 +53,10 @@ PHASES = ("forward", "backward")
 )
 def loops_in_model(view: RunView, spec: Spec) -> Finding | None:
     """A model's own code, or an autograd.Function, that goes through elements one by one."""
-    loops = [seen for rank in some_ranks(view) if (seen := _loops(view, rank))]
+    loops = [rank_loops for rank in some_ranks(view) if (rank_loops := _loops(view, rank))]
     if not loops:
         return None
-    worst = max(loops, key=lambda seen: seen.least.mean_ms)
+    worst = max(loops, key=lambda rank_loops: rank_loops.least.mean_ms)
     return _told(view, spec, worst, len(loops) == 1)
 
 
@@ -80,18 +80,18 @@ def _loops(view: RunView, rank: int) -> _Loops | None:
     """None where they take too little, or were not seen often enough."""
     if on_device(view, rank):
         return None
-    seen = {
+    site_of = {
         phase: site
         for phase in PHASES
         if (site := reading_loops(view, _sampled_as(view, phase), rank))
     }
-    wholes = {phase: whole for phase in seen if (whole := _share(view, rank, phase))}
+    wholes = {phase: share for phase in site_of if (share := _share(view, rank, phase))}
     if not wholes:
         return None
-    sites = [seen[phase] for phase in wholes]
-    likely = [_part(wholes[phase], seen[phase].share) for phase in wholes]
-    least = [_part(wholes[phase], seen[phase].least_share) for phase in wholes]
-    most = [_part(wholes[phase], seen[phase].most_share) for phase in wholes]
+    sites = [site_of[phase] for phase in wholes]
+    likely = [_part(wholes[phase], site_of[phase].share) for phase in wholes]
+    least = [_part(wholes[phase], site_of[phase].least_share) for phase in wholes]
+    most = [_part(wholes[phase], site_of[phase].most_share) for phase in wholes]
     mostly = max(range(len(sites)), key=lambda index: likely[index].mean_ms)
     loops = _Loops(
         phases=" and ".join(wholes) if len(wholes) > 1 else f"the {next(iter(wholes))}",
@@ -132,31 +132,31 @@ def _part(share: Share, part: float) -> Share:
     return replace(share, values_ms=share.values_ms * part)
 
 
-def _told(view: RunView, spec: Spec, seen: _Loops, only: bool) -> Finding:
-    share, likely, least = seen.whole, seen.likely, seen.least
+def _told(view: RunView, spec: Spec, loops: _Loops, only: bool) -> Finding:
+    share, likely, least = loops.whole, loops.likely, loops.least
     part = f"{100 * likely.mean_ms / share.mean_ms:.0f} %"
     return spec.make(
         severity="high" if least.surely_above(LARGE) else "medium",
-        title=f"a Python loop over elements takes {part} of {seen.phases}: {seen.site}",
-        evidence=f"{part} of {seen.samples} stack samples of {seen.phases} "
+        title=f"a Python loop over elements takes {part} of {loops.phases}: {loops.site}",
+        evidence=f"{part} of {loops.samples} stack samples of {loops.phases} "
         f"({share.mean_ms:.1f} ms of {share.wall_ms:.1f} ms a step) lie in a loop of Python's that "
-        f"takes values out of tensors, most often at {seen.site}",
-        fix=f"write what {seen.site} does by operators on whole tensors (argmax, where, gather, "
+        f"takes values out of tensors, most often at {loops.site}",
+        fix=f"write what {loops.site} does by operators on whole tensors (argmax, where, gather, "
         "index_select) instead of .item() or .tolist() of each row; or read all values out once, "
         "before the loop",
         rank=share.rank if only else everybody(view),
-        site=seen.site,
+        site=loops.site,
         confidence=0.7,
         recoverable_ms_per_step=likely.mean_ms,
-        interval_ms_per_step=(least.mean_ms, seen.most.mean_ms),
+        interval_ms_per_step=(least.mean_ms, loops.most.mean_ms),
         proof=least.proof(
-            f"time in such loops, of {seen.phases},",
+            f"time in such loops, of {loops.phases},",
             SURELY,
             "steps.forward_ns, steps.backward_ns",
             "each phase x lower end of the interval of the part of its samples in such loops = "
             f"{least.mean_ms:.3f} ms per step; recoverable = each phase x that part = "
             f"{likely.mean_ms:.3f} ms per step, which is above {percent(IN_LOOPS)} of a step",
-            Input("samples", seen.samples, "", f"stacks events of {seen.phases}"),
+            Input("samples", loops.samples, "", f"stacks events of {loops.phases}"),
             Input("of them in such loops", likely.mean_ms / share.mean_ms, "", "the same"),
         ),
     )

@@ -50,7 +50,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     faults_by_rank = {
         rank: faults for rank in view.ranks if (faults := faults_per_step(view, rank))
     }
-    rank = max(faults_by_rank, key=lambda faults: faults_by_rank[faults].per_step, default=None)
+    rank = max(faults_by_rank, key=lambda rank: faults_by_rank[rank].per_step, default=None)
     if rank is None or faults_by_rank[rank].per_step <= FAULTS_PER_STEP:
         return None
     faults, cost_us = faults_by_rank[rank], _cost_us(view, rank)

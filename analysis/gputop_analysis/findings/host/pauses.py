@@ -200,7 +200,9 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     forwards_ms = float(series.per_step_ms("eval_ns").mean())
     around = ""
     if spent.ms.value > MUCH_AROUND * forwards_ms:
+        rest = top_site(view, "other", rank=spent.rank, all_work=True)
         around = f", of which {forwards_ms * every:,.0f} ms in the model"
+        around += named(rest, ", other code mostly at {}")
     return spec.make(
         severity="high" if spent.share.low > 0.50 else "medium",
         title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",
@@ -237,12 +239,12 @@ def _evaluating(view: RunView, rank: int) -> Share | None:
     """Forwards that evaluate, and what the code around them takes: metrics, batches, logs."""
     series = view.per_rank[rank]
     evaluates = (series.rows["flags"] & wire.F_EVAL) != 0
-    others = series.after_set_up & ~evaluates
-    if not others.any():
-        asked = _share_asked(view, rank)
-        return _in_cycles(view, rank, lambda rows: rows["eval_ns"] + asked * rows["other_ns"])
+    trains_only = series.after_set_up & ~evaluates
+    if not trains_only.any():
+        share_asked = _share_asked(view, rank)
+        return _in_cycles(view, rank, lambda rows: rows["eval_ns"] + share_asked * rows["other_ns"])
     # what each twentieth of them has, as the samples that a policy draws, is no evaluation's
-    usual_ns = float(np.quantile((series.rows["other_ns"] / series.n_steps)[others], USUALLY))
+    usual_ns = float(np.quantile((series.rows["other_ns"] / series.n_steps)[trains_only], USUALLY))
 
     def spent_ns(rows: Array) -> Array:
         above = np.maximum(rows["other_ns"] - rows["agent_ns"] - usual_ns * rows["n_steps"], 0)

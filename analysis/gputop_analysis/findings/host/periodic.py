@@ -134,7 +134,7 @@ def _at_its_source(view: RunView) -> SlowRhythm | None:
         return first
     rhythms = (rhythm(view.per_rank[rank]) for rank in view.ranks[1:LOOK_AT])
     return next(
-        (rhythm_ for rhythm_ in rhythms if rhythm_ and rhythm_.phase not in (*WAITING, "backward")),
+        (other for other in rhythms if other and other.phase not in (*WAITING, "backward")),
         None,
     )
 
@@ -237,12 +237,13 @@ def _usual(longest_ms: Array, total_ms: Array, counts: Array) -> tuple[float, fl
     Of folded steps the longest is known and the mean of the others. So a fast loop that stalls in
     every second record has the usual step of those in between.
     """
-    others = np.maximum(counts - 1, 1)
-    others_ms = np.maximum(total_ms - longest_ms, 0.0) / others
+    other_counts = np.maximum(counts - 1, 1)
+    others_ms = np.maximum(total_ms - longest_ms, 0.0) / other_counts
     values = np.concatenate([longest_ms, others_ms])
     weights = np.concatenate([np.ones(len(counts)), counts - 1])
     usual = weighted_quantile(values, weights, 0.5)
-    spread = np.concatenate([np.ones(len(counts)), np.sqrt(others)])  # of one step, from a mean
+    # of one step, from a mean
+    spread = np.concatenate([np.ones(len(counts)), np.sqrt(other_counts)])
     deviations = np.abs(values - usual) * spread
     return usual, MAD_TO_SIGMA * weighted_quantile(deviations, weights, 0.5)
 

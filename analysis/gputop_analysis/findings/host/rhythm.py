@@ -23,10 +23,10 @@ def in_cycles(share: Share) -> Share:
     distances = np.diff(np.cumsum(share.counts)[lasts])
     if len(distances) < ENOUGH_CYCLES or distances.max() > REGULAR * distances.min():
         return share
-    whole = slice(lasts[0] + 1, lasts[-1] + 1)
+    cycles = slice(lasts[0] + 1, lasts[-1] + 1)
     starts = lasts[:-1] - lasts[0]
     values_ms, walls_ms, counts = (
-        np.add.reduceat(column[whole], starts)
+        np.add.reduceat(column[cycles], starts)
         for column in (share.values_ms, share.walls_ms, share.counts)
     )
     return Share(share.rank, values_ms, walls_ms, counts, share.clock, share.part_of_step)

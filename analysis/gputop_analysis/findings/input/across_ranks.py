@@ -106,10 +106,10 @@ def _differences(view: RunView, straggler: Straggler) -> list[str]:
         theirs = {_of_loader(view, rank, name) for rank in other_ranks}
         if len(theirs) == 1 and loader.get(name) not in theirs:
             differences.append(f"{name}={loader.get(name)} and not {theirs.pop()}")
-    crews_ = workers(view)
-    crews = [crews_[rank] for rank in other_ranks if rank in crews_]
-    if straggler.rank in crews_ and crews:
-        differences += _of_workers(crews_[straggler.rank], crews)
+    crew_by_rank = workers(view)
+    crews = [crew_by_rank[rank] for rank in other_ranks if rank in crew_by_rank]
+    if straggler.rank in crew_by_rank and crews:
+        differences += _of_workers(crew_by_rank[straggler.rank], crews)
     return differences
 
 
@@ -118,9 +118,8 @@ def _of_loader(view: RunView, rank: int, name: str) -> Any:
 
 
 def _of_workers(workers: Workers, others: list[Workers]) -> list[str]:
-    cpu, disk = (
-        float(np.median([getattr(crew, name) for crew in others])) for name in ("cpu", "disk")
-    )
+    cpu = float(np.median([crew.cpu for crew in others]))
+    disk = float(np.median([crew.disk for crew in others]))
     differences = []
     if abs(workers.cpu - cpu) > 0.3:
         differences.append(

@@ -246,7 +246,7 @@ def _fetching_ms(series: RankSeries) -> float:
 def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
     """What the loader's line takes outside fetches: building it, ending a dropped one's workers."""
     at_line, samples = samples_where(
-        view, "other", rank, lambda one: one.get("site") in lines_of(loader)
+        view, "other", rank, lambda sample: sample.get("site") in lines_of(loader)
     )
     other_ms = float(view.per_rank[rank].rows["other_ns"].sum()) / 1e6
     return other_ms * at_line / samples if samples >= ENOUGH_STARTS else 0.0
@@ -255,7 +255,7 @@ def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
 def _of_order(view: RunView, rank: int, data_ms: float) -> tuple[float, float]:
     """The same of a loader without workers: what its sampler takes of the data time."""
     in_sampler, samples = samples_where(
-        view, "data", rank, lambda one: str(one.get("inside") or "").startswith(_SHUFFLING)
+        view, "data", rank, lambda sample: str(sample.get("inside") or "").startswith(_SHUFFLING)
     )
     if samples < ENOUGH_STARTS:
         return 0.0, 0.0

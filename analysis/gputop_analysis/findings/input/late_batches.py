@@ -94,8 +94,8 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     severity, loader = severity_of(wait), ""
     if count is not None:
         loader = f"; the loader{loader_place(run)} has num_workers={count}"
-        seen = looks(view).get(wait.rank)
-        ready = seen if seen is not None and seen.ready_in_advance else None
+        rank_looks = looks(view).get(wait.rank)
+        ready = rank_looks if rank_looks is not None and rank_looks.ready_in_advance else None
         if ready is not None:
             loader += (
                 f"; a batch lay ready in {ready.looks - ready.empty} of {ready.looks} looks at it"

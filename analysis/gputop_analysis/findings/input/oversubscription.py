@@ -54,7 +54,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     waits = {rank: queue for rank in view.ranks if (queue := run_queue(view, rank))}
     if not waits:
         return None
-    rank = max(waits, key=lambda one: waits[one].value)
+    rank = max(waits, key=lambda rank: waits[rank].value)
     queue = waits[rank]
     wait = queue.share
     if wait.low <= QUEUED:
@@ -70,13 +70,13 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         title += f", {on_rank} on rank {rank}"  # what the fix wins is of that one
     if alone and other_waits:
         title = f"rank {rank} spends {on_rank} of its time waiting for a core"
-    most = f"rank {rank}, which waits most: " if other_waits else ""
+    waits_most = f"rank {rank}, which waits most: " if other_waits else ""
     in_use = _who(view, used, view.host_of(rank)) if used else ""
     demands = _demands(run, used, wait.value) if scarce else [_Demand(0.0, _apart(run))]
     return spec.make(
         severity=_severity(wait, scarce),
         title=title,
-        evidence=f"{most}run-queue wait {wait.value * 100:.0f} % of {queue.seconds:.0f} s "
+        evidence=f"{waits_most}run-queue wait {wait.value * 100:.0f} % of {queue.seconds:.0f} s "
         f"(95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), "
         f"{run.cores or 'unknown'} cores, {counted(run.ranks_here, 'rank')} on this machine, "
         f"torch threads a rank: {run.threads or 'unknown'}, {_workers(run.loader)}{in_use}"
@@ -146,19 +146,19 @@ class _Demand(NamedTuple):
 
 def _demands(run: Facts, used: Usage | None, queued: float) -> list[_Demand]:
     """What takes the cores, the most first; what uses none is not asked to use less."""
-    demands = [
+    candidates = [
         _demand_of_threads(run),
         _demand_of_workers(run, used, queued),
         _demand_of_others(run, used),
     ]
-    known = [demand for demand in demands if demand is not None]
-    if not known:
+    demands = [demand for demand in candidates if demand is not None]
+    if not demands:
         words = (
             "something uses the cores for moments: see `top`; pin this run to cores of its own "
             "with `taskset`"
         )
         return [_Demand(0.0, Option(words))]
-    return sorted(known, key=lambda demand: demand.cores, reverse=True)
+    return sorted(demands, key=lambda demand: demand.cores, reverse=True)
 
 
 def _demand_of_threads(run: Facts) -> _Demand | None:
@@ -212,11 +212,11 @@ def _demand_of_others(run: Facts, used: Usage | None) -> _Demand | None:
         return None
     busiest = neighbours(run.view, run.view.host_of(run.rank))[:2]
     names = " and ".join(name for name, _ in busiest)
-    most = f"most of them by {names}" if names else "see `top`"
+    by_whom = f"most of them by {names}" if names else "see `top`"
     if names and sum(cores for _, cores in busiest) <= used.foreign / 2:
-        most = ", ".join(f"{name} {cores:.1f}" for name, cores in busiest) + " of them"
+        by_whom = ", ".join(f"{name} {cores:.1f}" for name, cores in busiest) + " of them"
     words = (
-        f"end what runs beside this ({used.foreign:.1f} cores, {most}), move this run, or "
+        f"end what runs beside this ({used.foreign:.1f} cores, {by_whom}), move this run, or "
         "give it cores of its own with `taskset`"
     )
     return _Demand(used.foreign, Option(words))

@@ -46,9 +46,7 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     rows = _summed(view)
     if rows is None or rows.tokens >= LEAST_TOKENS * rows.places:
         return None
-    forward, backward = (
-        typical(steady_share(view, rank, phase) for rank in view.ranks) for phase in _COMPUTE
-    )
+    forward, backward = _typical_share(view, "forward"), _typical_share(view, "backward")
     if forward is None or backward is None:
         return None
     wasted = 1 - rows.tokens / rows.places
@@ -106,22 +104,31 @@ class _Rows(NamedTuple):
 
 
 def _summed(view: RunView) -> _Rows | None:
-    events = _later_half([one for one in view.events("padding") if _is_of_the_models_work(one)])
-    batches, places, tokens = (
-        sum(int(event.get(name) or 0) for event in events)
-        for name in ("batches", "places", "tokens")
+    events = _later_half(
+        [event for event in view.events("padding") if _is_of_the_models_work(event)]
     )
+    batches, places = _total(events, "batches"), _total(events, "places")
+    tokens = _total(events, "tokens")
     if batches < ENOUGH_BATCHES or not places:
         return None
     kept = sum(int(event.get("kept") or event.get("places") or 0) for event in events)
     return _Rows(
-        batches, places, tokens, kept, events[-1].get("filling"), events[-1].get("padded_at")
+        batches=batches,
+        places=places,
+        tokens=tokens,
+        kept=kept,
+        filling=events[-1].get("filling"),
+        padded_at=events[-1].get("padded_at"),
     )
+
+
+def _total(events: list[dict[str, Any]], name: str) -> int:
+    return sum(int(event.get(name) or 0) for event in events)
 
 
 def _later_half(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The newest events with half of the batches, and with enough: a run may begin with others."""
-    wanted = max(ENOUGH_BATCHES, sum(int(event.get("batches") or 0) for event in events) / 2)
+    wanted = max(ENOUGH_BATCHES, _total(events, "batches") / 2)
     for index in range(len(events) - 1, 0, -1):
         wanted -= int(events[index].get("batches") or 0)
         if wanted <= 0:
@@ -153,7 +160,8 @@ def _shorter_rows(run: Facts, rows: _Rows) -> tuple[str | Option, ...]:
     )
 
 
-_COMPUTE = ("forward", "backward")
+def _typical_share(view: RunView, phase: str) -> Share | None:
+    return typical(steady_share(view, rank, phase) for rank in view.ranks)
 
 
 def _proof(forward: Share, backward: Share, rows: _Rows, won: float) -> Proof:

@@ -81,7 +81,9 @@ def repeating_workers(view: RunView, spec: Spec) -> Finding | None:
 
 def _compared(view: RunView, rank: int) -> tuple[int, int, int]:
     """Batches that were compared with the one before, those that were the same, and changes."""
-    names = ("batches", "same", "changed")
-    events = list(view.events("repeats", rank=rank))
-    compared, same, changed = (sum(int(event.get(name) or 0) for event in events) for name in names)
+    compared = same = changed = 0
+    for event in view.events("repeats", rank=rank):
+        compared += int(event.get("batches") or 0)
+        same += int(event.get("same") or 0)
+        changed += int(event.get("changed") or 0)
     return compared, same, changed

@@ -33,10 +33,8 @@ NEARLY_ALL_FILES = 0.80
 )
 def running_out(view: RunView, spec: Spec) -> list[Finding]:
     """Workers pass batches in shared memory, a file a tensor: without either, training dies."""
-    hosts = [
-        finding_ for host in view.record.hosts.values() if (finding_ := _shared_memory(spec, host))
-    ]
-    return hosts + _open_files(view, spec)
+    of_hosts = (_shared_memory(spec, host) for host in view.record.hosts.values())
+    return list(filter(None, of_hosts)) + _open_files(view, spec)
 
 
 def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:

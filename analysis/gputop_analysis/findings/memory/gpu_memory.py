@@ -105,15 +105,15 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     if not gpu_cards:
         return None
     growing = {
-        r: g
-        for r in spread(list(gpu_cards))
-        if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))
+        rank: growth
+        for rank in spread(list(gpu_cards))
+        if (growth := rank_growth(view, rank, "peak_allocated_bytes", np.max))
     }
     seconds_left = {
         rank: (gpu_cards[rank].total - grown.last_bytes) / grown.bytes_per_s
         for rank, grown in growing.items()
     }
-    rank = min(seconds_left, key=lambda r: seconds_left[r], default=-1)
+    rank = min(seconds_left, key=lambda rank: seconds_left[rank], default=-1)
     fix = (
         Option("a smaller micro-batch with more accumulation", lever=MovedSetting("batch", -1)),
         Option(
@@ -143,7 +143,7 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
                 "window's value is its maximum",
             ),
         )
-    card = max(gpu_cards.values(), key=lambda one: one.peak / one.total)
+    card = max(gpu_cards.values(), key=lambda card: card.peak / card.total)
     share = card.peak / card.total
     if share < NEARLY_FULL:
         return None
@@ -309,7 +309,7 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
     gpu_cards = cards(view)
     if not gpu_cards or len(gpu_cards) < len(view.ranks):
         return None
-    card = max(gpu_cards.values(), key=lambda one: one.peak / one.total)
+    card = max(gpu_cards.values(), key=lambda card: card.peak / card.total)
     share = card.peak / card.total
     last = min(int(view.per_rank[rank].steps[-1]) for rank in view.ranks)
     if share >= HALF or last < UNUSED_STEPS:

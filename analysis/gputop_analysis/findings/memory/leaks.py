@@ -145,7 +145,7 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
         least_a_step = GRAPHS_IN_A_PILE if last.get("kept_in") else GRAPHS_A_STEP
         if steps < MIN_GRAPH_STEPS or more < least_a_step * steps:
             continue
-        if min(one["with_graph"] - least_a_step * one["step"] for one in counts) < 0:
+        if min(count["with_graph"] - least_a_step * count["step"] for count in counts) < 0:
             continue
         kind = ""
         if last.get("graph_kind"):
@@ -255,13 +255,13 @@ def _leak_of(view: RunView, rank: int) -> Growth | None:
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     """A process keeps what it should let go."""
     grown = {
-        rank: growth_
+        rank: growth
         for rank in spread(view.ranks)
-        if (growth_ := rank_growth(view, rank, "rss_bytes"))
+        if (growth := rank_growth(view, rank, "rss_bytes"))
     }
-    grown = {rank: growth_ for rank, growth_ in grown.items() if not from_files(view, rank)}
-    freed = {rank: growth_ for rank, growth_ in grown.items() if is_freed(view, rank, growth_)}
-    grown = {rank: growth_ for rank, growth_ in grown.items() if rank not in freed}
+    grown = {rank: growth for rank, growth in grown.items() if not from_files(view, rank)}
+    freed = {rank: growth for rank, growth in grown.items() if is_freed(view, rank, growth)}
+    grown = {rank: growth for rank, growth in grown.items() if rank not in freed}
     if not grown:
         of_workers = _in_workers(view, spec)
         if of_workers or freed:
@@ -309,7 +309,7 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
 
 def _in_workers(view: RunView, spec: Spec) -> Finding | None:
     """The same of a loader's workers, whose memory is none of the training process."""
-    grown = {rank: one for rank in spread(view.ranks) if (one := workers_growth(view, rank))}
+    grown = {rank: growth for rank in spread(view.ranks) if (growth := workers_growth(view, rank))}
     if not grown:
         return None
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
@@ -318,7 +318,7 @@ def _in_workers(view: RunView, spec: Spec) -> Finding | None:
     full = f": {limit} is full in {duration(left_s)}" if left_s < SOON_S else ""
     workers = counted(int(run.loader.get("num_workers") or 1), "worker")
     name, filled_at = grows_in(view, rank)
-    kept = f"; {name} gets longer by as much" if name else ""
+    grows_with_it = f"; {name} gets longer by as much" if name else ""
     fix = (
         "in the dataset keep NumPy arrays or tensors instead of lists and dicts of Python "
         "objects, whose pages each worker copies as it counts references; write into no array "
@@ -334,7 +334,7 @@ def _in_workers(view: RunView, spec: Spec) -> Finding | None:
         f"{growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g}); all "
         f"together {a_step / 1e6:.2f} MB a step; the loader{loader_place(run)} reads "
-        f"{run.loader.get('dataset') or 'a dataset that is not known'}{kept}",
+        f"{run.loader.get('dataset') or 'a dataset that is not known'}{grows_with_it}",
         fix=fix,
         rank=rank if len(grown) == 1 else everybody(view),
         site=filled_at or loader_site(run),

@@ -37,8 +37,10 @@ def whose(view: RunView, rank: int, grown: Mapping[int, Any]) -> int | None:
     by half as much at least, though not as steadily.
     """
     risen = {other: _risen(view.per_rank[other].rows["rss_bytes"]) for other in spread(view.ranks)}
-    least = ALIKE * risen.get(rank, 0.0)
-    alone = len(grown) == 1 and all(more < least for other, more in risen.items() if other != rank)
+    alike_bytes = ALIKE * risen.get(rank, 0.0)
+    alone = len(grown) == 1 and all(
+        more < alike_bytes for other, more in risen.items() if other != rank
+    )
     return rank if alone else everybody(view)
 
 
@@ -128,8 +130,8 @@ def is_freed(view: RunView, rank: int, growth: Growth) -> bool:
         return False
     if count["risen_bytes"] < COUNTED * (growth.last_bytes - growth.first_bytes):
         return False
-    least = IN_USE if tensors_kept(view, rank) is None else IN_USE_OF_TENSORS
-    return count["in_use_bytes"] < least * count["risen_bytes"]
+    least_share = IN_USE if tensors_kept(view, rank) is None else IN_USE_OF_TENSORS
+    return count["in_use_bytes"] < least_share * count["risen_bytes"]
 
 
 def freed_pieces(view: RunView, spec: Spec, grown: Mapping[int, Growth]) -> Finding:

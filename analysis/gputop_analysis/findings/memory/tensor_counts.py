@@ -41,16 +41,16 @@ def tensors_kept(view: RunView, rank: int) -> Kept | None:
     if len(counts) < 2:
         return None
     first, last = counts[0], counts[-1]
-    kept_ = Kept(
+    kept = Kept(
         first["tensors"],
         last["tensors"],
         last["with_graph"] - first["with_graph"],
         last["step"] - first["step"],
     )
-    enough = kept_.more >= max(
-        MIN_TENSORS, MIN_TENSORS_SHARE * kept_.first, MIN_TENSORS_PER_STEP * kept_.steps
+    enough = kept.more >= max(
+        MIN_TENSORS, MIN_TENSORS_SHARE * kept.first, MIN_TENSORS_PER_STEP * kept.steps
     )
-    return kept_ if enough else None
+    return kept if enough else None
 
 
 HOLDERS = {"kept_in": "kept_site", "grown_in": "grown_site", "chain_kept_as": "chain_site"}
@@ -62,10 +62,10 @@ def last_count(view: RunView, rank: int) -> Mapping[str, Any]:
     alone has found what holds them; empty where none was made.
     """
     counts = told(view, "tensors")
-    own = next(reversed(counts.get(rank, [])), {})
-    others = [events[-1] for other, events in counts.items() if other != rank and events]
-    finders = (count for count in (own, *others) if any(map(count.get, HOLDERS)))
-    return own if own.get("gc_off") else next(finders, own)
+    own_count = next(reversed(counts.get(rank, [])), {})
+    other_counts = [events[-1] for other, events in counts.items() if other != rank and events]
+    finders = (count for count in (own_count, *other_counts) if any(map(count.get, HOLDERS)))
+    return own_count if own_count.get("gc_off") else next(finders, own_count)
 
 
 def kept_in(view: RunView, rank: int) -> str:

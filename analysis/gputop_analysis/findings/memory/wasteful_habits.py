@@ -44,23 +44,21 @@ NEWEST = 12
 def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all."""
     rates = {
-        rank: rates_
+        rank: rank_rates
         for rank in view.ranks
-        if (rates_ := _rates(told(view, "allocator").get(rank, [])))
+        if (rank_rates := _rates(told(view, "allocator").get(rank, [])))
     }
     if not rates:
         return None
-    rank = max(rates, key=lambda r: (rates[r]["flushes"], rates[r]["allocs"]))
+    rank = max(rates, key=lambda rank: (rates[rank]["flushes"], rates[rank]["allocs"]))
     rate = rates[rank]
     flushed = rate["flushes"] > FLUSHES_PER_STEP
     if not flushed and rate["allocs"] <= ALLOCS_PER_STEP:
         return None
+    site = None
     if flushed:
         site = told(view, "allocator")[rank][-1].get("empty_cache_site")
-    else:
-        site = None
-    if flushed:
-        value, threshold = (rate["flushes"], FLUSHES_PER_STEP)
+        value, threshold = rate["flushes"], FLUSHES_PER_STEP
         title = f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
         fix = Option(
             f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
@@ -68,7 +66,7 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             mend=ByRule("empty-cache"),
         )
     else:
-        value, threshold = (rate["allocs"], ALLOCS_PER_STEP)
+        value, threshold = rate["allocs"], ALLOCS_PER_STEP
         title = f"the driver is asked for memory {rate['allocs']:.2g} times a step"
         fix = (
             "let shapes repeat (bucket or pad lengths)",
@@ -304,7 +302,7 @@ MIN_GRAPH_FORWARDS = 3
 def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
     """Each evaluation forward keeps its activations for a backward that never comes."""
     counted = {rank: view.hello(rank).get("graph_eval") or {} for rank in view.ranks}
-    rank = max(counted, key=lambda r: counted[r].get("forwards", 0), default=-1)
+    rank = max(counted, key=lambda rank: counted[rank].get("forwards", 0), default=-1)
     forwards = int(counted.get(rank, {}).get("forwards", 0))
     if forwards < MIN_GRAPH_FORWARDS:
         return None

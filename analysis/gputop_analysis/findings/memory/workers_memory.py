@@ -46,12 +46,12 @@ def grows_in(view: RunView, rank: int) -> tuple[str, str]:
     """The collection of the data set that most of a rank's workers have seen to grow, and the line
     that fills it; empty where they are not known.
     """
-    seen = Counter(
+    growing = Counter(
         (str(event["grown_in"]), str(event.get("grown_site") or ""))
         for event in view.events("loader_worker", rank=rank)
         if event.get("grown_in")
     )
-    return seen.most_common(1)[0][0] if seen else ("", "")
+    return growing.most_common(1)[0][0] if growing else ("", "")
 
 
 def _workers_growth(view: RunView, rank: int) -> Growth | None:

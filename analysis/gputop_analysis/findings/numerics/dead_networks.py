@@ -11,7 +11,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.told import Event, on_ranks, parameter_names
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 ALIKE = 3
 """So many looks in a row must have found the same; they lie at least 20 steps apart."""
@@ -19,6 +19,11 @@ MUCH_DEAD = 0.01
 """Of the parameters: layers that are dead to the last unit."""
 SOLVED = 1e-3
 """Of the first losses: a loss below that is as good as none, and none has no gradient."""
+
+LOSS_OF_NOTHING = (
+    "the loss is 0 from the first step on, whatever the network says: look at what it compares, as "
+    "cross_entropy() of a single class, a mask that leaves nothing, targets that are the outputs"
+)
 
 
 @finding(
@@ -54,13 +59,14 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
     def of_rank(rank: int, events: list[Event]) -> Finding | None:
         last = events[-1]
         all_zero = last.get("gradients_not_zero") == 0
-        whole = last.get("zero_gradient") or 0  # seen at three looks, whatever else has changed
+        # seen at three looks, whatever else has changed
+        zero_values = last.get("zero_gradient") or 0
         looks = standing(events, lambda look: look.get("gradients_not_zero") == 0)
-        if not all_zero or (looks < ALIKE and whole < (last.get("trainable") or 1)):
+        if not all_zero or (looks < ALIKE and zero_values < (last.get("trainable") or 1)):
             return None
         since = _since(events)
         first, last_losses = _losses(view, rank)
-        solved = abs(last_losses) <= SOLVED * abs(first)
+        solved, is_nothing = _is_solved(first, last_losses), first == last_losses == 0
         if np.isfinite(first):
             loss = f"; loss {first:.4g} at first, {last_losses:.4g} now"
         else:
@@ -77,6 +83,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             f"{rank}{loss}" + ("; clip_grad_norm_ is called with max_norm=0" if clipped else ""),
             fix=_through_flat(last)
             or _zeroed(last)
+            or (LOSS_OF_NOTHING if is_nothing else "")
             or _ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
             rank=rank,
             site=clip.get("site") if clipped else _made_at(last) or last.get("backward_at"),
@@ -103,6 +110,11 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "checkup", of_rank) or _partly_dead(view, spec)
+
+
+def _is_solved(first: float, last: float) -> bool:
+    """Whether a loss has come down to next to nothing; one that was 0 from the start has not."""
+    return abs(first) > 0 and abs(last) <= SOLVED * abs(first)
 
 
 def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
@@ -161,7 +173,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
         dead, total = last.get("zero_gradient") or 0, last.get("trainable") or 0
         first, last_losses = _losses(view, rank)
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
-        solved = abs(last_losses) <= SOLVED * abs(first)
+        solved = _is_solved(first, last_losses)
         if not dead or not total or solved or experts:
             return None
         names = parameter_names(last["zero_gradient_names"])
@@ -211,9 +223,9 @@ def _since(events: list[Event]) -> int:
 def _losses(view: RunView, rank: int) -> tuple[float, float]:
     """Medians of the first and of the last losses of a rank; NaN where none is known."""
     losses = view.record.steps(rank)["loss"]
-    parts = (losses[:20], losses[-20:])
-    first, last = (
-        float(np.median(part[np.isfinite(part)])) if np.isfinite(part).any() else np.nan
-        for part in parts
-    )
-    return first, last
+    return _finite_median(losses[:20]), _finite_median(losses[-20:])
+
+
+def _finite_median(losses: Array) -> float:
+    finite = losses[np.isfinite(losses)]
+    return float(np.median(finite)) if len(finite) else np.nan

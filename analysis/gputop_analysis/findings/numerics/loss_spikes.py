@@ -265,8 +265,8 @@ def _scatters_as_far(losses: Array, spikes: Array, worst: int) -> bool:
         return False
     level = float(np.median(losses[max(0, worst - SPIKE_WINDOW) : worst + 1]))
     followed = spikes[(spikes + 1 < len(losses)) & (losses[spikes] > level)]
-    kept = (losses[followed + 1] - level) / (losses[followed] - level)
-    return len(followed) > 0 and float(np.median(kept)) < BACK
+    remaining = (losses[followed + 1] - level) / (losses[followed] - level)
+    return len(followed) > 0 and float(np.median(remaining)) < BACK
 
 
 def _levels(losses: Array) -> Array:
@@ -287,10 +287,10 @@ def _gap(tail: Array, jumps: int) -> float:
     widest = int(np.argmax(candidates))
     if not candidates[widest]:
         return 1.0
-    others = float(np.delete(spacings, widest).mean())
-    if others <= 0:
+    mean_of_others = float(np.delete(spacings, widest).mean())
+    if mean_of_others <= 0:
         return 0.0
-    return 1 - float(-np.expm1(-spacings[widest] / others)) ** len(candidates)
+    return 1 - float(-np.expm1(-spacings[widest] / mean_of_others)) ** len(candidates)
 
 
 RHYTHM = 4

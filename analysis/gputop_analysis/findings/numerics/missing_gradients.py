@@ -262,13 +262,13 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
 def _leaves_out_much(view: RunView, rank: int) -> bool:
     """Whether gradients come back to much that no optimizer ever had."""
     hello = view.hello(rank)
-    trainable, given = _trainable(hello), _given(hello.get("optimizer") or {})
-    if not _comparable(hello) or not given:
+    trainable, given_values = _trainable(hello), _given(hello.get("optimizer") or {})
+    if not _comparable(hello) or not given_values:
         return False
     much = MUCH_WITHOUT * trainable
-    if trainable - given <= much or _once_given(view, rank, trainable):
+    if trainable - given_values <= much or _once_given(view, rank, trainable):
         return False
-    return _gradients_beyond(view, rank, given + much)
+    return _gradients_beyond(view, rank, given_values + much)
 
 
 def _of_no_optimizer(view: RunView, spec: Spec, rank: int) -> Finding:
@@ -319,8 +319,8 @@ def _once_given(view: RunView, rank: int, trainable: int) -> bool:
     trained first.
     """
     optimizers = (event["optimizer"] for event in told_optimizers(view, rank))
-    most = max(map(_given, optimizers), default=0)
-    return most >= (1 - MUCH_WITHOUT) * trainable
+    most_given = max(map(_given, optimizers), default=0)
+    return most_given >= (1 - MUCH_WITHOUT) * trainable
 
 
 def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:

@@ -74,10 +74,10 @@ def suspicion(place: Event) -> str:
     if "suspect_at" not in place:
         return ""
     if "held_in" in place:
-        made = f", by {place['suspect']}" if "suspect" in place else ""
+        by_operation = f", by {place['suspect']}" if "suspect" in place else ""
         return (
             f"; `{place['held_in']}` of the data set holds values that are not finite; "
-            f"{place['suspect_at']} is the likeliest to have put them there{made}"
+            f"{place['suspect_at']} is the likeliest to have put them there{by_operation}"
         )
     if place.get("suspect") == WRITTEN:
         return f"; {place['suspect_at']} alone writes a NaN: likely, not measured"
@@ -385,7 +385,7 @@ def spike_origin(view: RunView, step: int) -> str:
     ]
     if not near:
         return ""
-    event = min(near, key=lambda one: (abs(one["step"] - step), one["rank"]))
+    event = min(near, key=lambda event: (abs(event["step"] - step), event["rank"]))
     usual = event.get("usual_update") or 0.0
     return (
         f"; before it the weights of {event['layer'] or 'the model'} moved most out of line: by "

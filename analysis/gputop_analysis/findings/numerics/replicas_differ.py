@@ -59,11 +59,15 @@ def _parted(looks: Looks, name: str) -> tuple[dict[int, dict[int, int]], list[in
         rank: {event["update"]: event[name] for event in events if name in event}
         for rank, events in looks.items()
     }
-    common = sorted(set.intersection(*(set(event) for event in sums.values())))
-    unequal = [update for update in common if len({event[update] for event in sums.values()}) > 1]
+    common = sorted(set.intersection(*map(set, sums.values())))
+    unequal = [update for update in common if _differ(sums, update)]
     if len(unequal) < MIN_UNEQUAL or common[-1] != unequal[-1] or _misaligned(sums, common):
         return sums, common, []
     return sums, common, unequal
+
+
+def _differ(sums: dict[int, dict[int, int]], update: int) -> bool:
+    return len({by_update[update] for by_update in sums.values()}) > 1
 
 
 def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
@@ -78,7 +82,9 @@ def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
     ):
         return None
     sums, common, unequal = _parted(looks, "outside")
-    changes = all(event[unequal[0]] != event[unequal[-1]] for event in sums.values() if unequal)
+    changes = all(
+        by_update[unequal[0]] != by_update[unequal[-1]] for by_update in sums.values() if unequal
+    )
     if not unequal or not changes:
         return None
     values = int(last_looks[0]["outside_values"])
@@ -116,8 +122,8 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         return None
     last = unequal[-1]
     kinds: dict[int, list[int]] = {}
-    for rank, event in sums.items():
-        kinds.setdefault(event[last], []).append(rank)
+    for rank, by_update in sums.items():
+        kinds.setdefault(by_update[last], []).append(rank)
     majority = max(kinds.values(), key=len)
     odd = sorted(set(sums) - set(majority))
     alone = odd[0] if len(odd) == 1 and len(majority) > 1 else None
@@ -149,11 +155,11 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
             inputs=tuple(
                 Input(
                     f"checksum of rank {rank}",
-                    f"{event[last] & 0xFFFFFFFF:08x}",
+                    f"{by_update[last] & 0xFFFFFFFF:08x}",
                     "",
                     f"replica event, update {last}",
                 )
-                for rank, event in sorted(sums.items())[:8]
+                for rank, by_update in sorted(sums.items())[:8]
             ),
         ),
     )
@@ -254,7 +260,7 @@ def _edited_alone(looks: Looks, update: int) -> _Cause | None:
     first = [event for events in looks.values() for event in events if event["update"] == update]
     sums = {tuple(look.get("each") or ()) for look in first}
     names = first[0].get("names") or ()
-    if len(sums) < 2 or {len(each) for each in sums} != {len(names)}:
+    if len(sums) < 2 or {len(checksums) for checksums in sums} != {len(names)}:
         return None
     differ = [name for name, *values in zip(names, *sums, strict=True) if len(set(values)) > 1]
     if len(differ) > max(1, FEW_EDITED * len(names)):
@@ -331,8 +337,11 @@ def _done_by_some(view: RunView, *, from_begin: bool) -> _Single | None:
     What is loaded before the first step counts where the replicas were never equal: rank 0 may well
     load alone what DDP then gives to all.
     """
-    clips = {rank: (view.hello(rank).get("clip") or {}).get("site") for rank in view.ranks}
-    single = _of_some({rank: Counter([site] if site else []) for rank, site in clips.items()})
+    clips: dict[int, Counter[str]] = {rank: Counter() for rank in view.ranks}
+    for rank in view.ranks:
+        if clip_site := (view.hello(rank).get("clip") or {}).get("site"):
+            clips[rank][clip_site] += 1
+    single = _of_some(clips)
     if single:
         return _Single(*single, what="clip gradients")
     loads: dict[int, Counter[str]] = {rank: Counter() for rank in view.ranks}
@@ -346,8 +355,8 @@ def _done_by_some(view: RunView, *, from_begin: bool) -> _Single | None:
 def _of_some(sites: dict[int, Counter[str]]) -> tuple[tuple[int, ...], str] | None:
     """The ranks that were at a line more often than others, and the line."""
     for site in sorted(set().union(*sites.values())):
-        most = max(counts[site] for counts in sites.values())
-        ranks = tuple(rank for rank, counts in sites.items() if counts[site] == most)
+        most_often = max(counts[site] for counts in sites.values())
+        ranks = tuple(rank for rank, counts in sites.items() if counts[site] == most_often)
         if len(ranks) < len(sites):
             return ranks, site
     return None
@@ -373,8 +382,8 @@ def _rates_of_steps(series: RankSeries) -> dict[int, float]:
     """The rates of the last attempt by step of the ranks together, where they are above 0."""
     steps = series.steps[series.attempt_start :] - series.ahead
     rates = series.rows["lr"][series.attempt_start :]
-    known = rates > 0  # not for NaN
-    return dict(zip(steps[known].tolist(), rates[known].tolist(), strict=True))
+    is_set = rates > 0  # not for NaN
+    return dict(zip(steps[is_set].tolist(), rates[is_set].tolist(), strict=True))
 
 
 def _rates_of_looks(looks: list[Event], ahead: int) -> dict[int, float]:
@@ -396,9 +405,9 @@ def _rate_site(view: RunView) -> str | None:
     """The line that gives a scheduler of plateaus its metric, which ranks may see differently; else
     the one that sets the rate by hand, or that makes the schedule.
     """
-    given = (event for events in told(view, "plateau").values() for event in events)
+    plateaus = (event for events in told(view, "plateau").values() for event in events)
     looks = (look for events in told(view, "checkup").values() for look in events)
-    fed_at = next((str(event["site"]) for event in given), None)
+    fed_at = next((str(event["site"]) for event in plateaus), None)
     set_at = next((str(look["rate_set_at"]) for look in looks if look.get("rate_set_at")), None)
     return fed_at or set_at or schedule_site(view, view.ranks[0])
 
@@ -421,8 +430,8 @@ def _misaligned(sums: dict[int, dict[int, int]], common: list[int]) -> bool:
     first = sums[ranks[0]]
     pairs = [(a, a + 1) for a in common if a + 1 in common]
     return any(
-        first[a] == sums[r][b] or first[b] == sums[r][a]
+        first[a] == sums[rank][b] or first[b] == sums[rank][a]
         for a, b in pairs
-        for r in ranks[1:]
+        for rank in ranks[1:]
         if first[a] != first[b]
     )

@@ -37,10 +37,10 @@ def one_class(view: RunView, spec: Spec) -> Finding | None:
     """The model forgets each class as it learns the next one."""
 
     def of_rank(rank: int, events: list[Event]) -> Finding | None:
-        seen = [event for event in events if event.get("class_looks")]
-        if not seen:
+        class_events = [event for event in events if event.get("class_looks")]
+        if not class_events:
             return None
-        last = seen[-1]
+        last = class_events[-1]
         looks, of_one_class = last["class_looks"], last.get("one_class_looks", 0)
         in_turn = last.get("one_class_in_turn", [])
         if looks < LEAST_LOOKS or of_one_class < MOST * looks or not _is_sorted(in_turn):

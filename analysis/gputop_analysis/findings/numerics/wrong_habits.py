@@ -173,10 +173,8 @@ def compared_crosswise(view: RunView, spec: Spec) -> Finding | None:
         looks = standing(events, lambda event: event.get("predictions_shape"))
         if not last.get("predictions_shape") or looks < ALIKE:
             return None
-        predictions, errors = (
-            " x ".join(f"{size:,}" for size in last[name])
-            for name in ("predictions_shape", "errors_shape")
-        )
+        predictions = _shape_words(last["predictions_shape"])
+        errors = _shape_words(last["errors_shape"])
         title = (
             f"each prediction is compared with each target: errors of {errors} from predictions of "
             f"{predictions}"
@@ -221,6 +219,11 @@ def compared_crosswise(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "checkup", of_rank)
+
+
+def _shape_words(sizes: list[int]) -> str:
+    """``1,024 x 8``."""
+    return " x ".join(f"{size:,}" for size in sizes)
 
 
 @finding(

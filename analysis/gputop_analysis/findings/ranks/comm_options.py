@@ -144,8 +144,8 @@ def called_options(
 def _makes_whole(run: Facts) -> bool:
     """Whether the calls are those that make sharded tensors whole."""
     samples = marked(run.view, "comm", None)
-    whole = total(sample for sample in samples if "full_tensor(" in sample.code)
-    return whole > total(samples) / 2
+    of_full_tensor = total(sample for sample in samples if "full_tensor(" in sample.code)
+    return of_full_tensor > total(samples) / 2
 
 
 def _sums_gradients(run: Facts) -> bool:
@@ -165,8 +165,10 @@ def explain_the_time(run: Facts, called: Called, exposed_ms: float) -> bool:
 def _fewer(run: Facts, threads: int) -> Option:
     """More is ready to run than there are cores, so sums wait for ranks that wait for a core."""
     cores, ranks = run.cores, run.ranks_here
-    threads_ = counted(run.threads or 1, "busy thread")
-    why = f"{ranks} ranks with {threads_} each share {cores} cores, and a sum waits for the last"
+    busy_threads = counted(run.threads or 1, "busy thread")
+    why = (
+        f"{ranks} ranks with {busy_threads} each share {cores} cores, and a sum waits for the last"
+    )
     if ranks > cores:
         return Option(f"start at most {cores} ranks here: {why}", lever=MovedSetting("ranks", -1))
     words = f"set OMP_NUM_THREADS={max(1, cores // ranks)}: {why} ({threads} threads)"

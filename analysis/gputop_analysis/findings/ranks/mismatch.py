@@ -51,19 +51,19 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         return None
     entries = _entries_of_ranks(view)
     place = _first_difference(entries)
-    cause, told = _cause_of_a_mismatch(view), cause_of(view)
-    if told is not None and told.kind == "ended early":
+    cause, of_standstill = _cause_of_a_mismatch(view), cause_of(view)
+    if of_standstill is not None and of_standstill.kind == "ended early":
         return None  # what it calls after its loop differs, and is not what is wrong
     if place is None:
         stands_still = next(view.record.events("hang_suspected"), None) is not None
-        if told is None or told.kind not in MISMATCHES or stands_still:
+        if of_standstill is None or of_standstill.kind not in MISMATCHES or stands_still:
             return None
-        return _of_one_side(view, spec, told)
+        return _of_one_side(view, spec, of_standstill)
     group, number = place
     here = {rank: table[place] for rank, table in sorted(entries.items()) if place in table}
-    said = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in list(here.items())[:4])
+    calls = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in list(here.items())[:4])
     compared = sum(key[0] == group for key in entries[min(here)])
-    title = f"ranks call different collectives: number {number}, {said}"
+    title = f"ranks call different collectives: number {number}, {calls}"
     fix: Fix = _ADVICE
     odd, site = _odd_one(here), None
     if cause is not None:
@@ -72,7 +72,7 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="critical",
         title=title[:140],
-        evidence=f"collective {number} of group {group}: {said}; all before it agree "
+        evidence=f"collective {number} of group {group}: {calls}; all before it agree "
         f"({compared} compared)",
         fix=fix,
         rank=odd,
@@ -156,10 +156,13 @@ def _first_difference(entries: dict[int, dict[Key, Entry]]) -> Key | None:
     if len(entries) < 2:
         return None
     shared = {key for table in entries.values() for key in table}
-    wrong = [
-        key for key in shared if _differ([table[key] for table in entries.values() if key in table])
-    ]
+    wrong = [key for key in shared if _differ(_entries_of(key, entries))]
     return min(wrong, key=lambda key: key[1]) if wrong else None
+
+
+def _entries_of(key: Key, entries: dict[int, dict[Key, Entry]]) -> list[Entry]:
+    """What ranks called under that number of that group."""
+    return [table[key] for table in entries.values() if key in table]
 
 
 def _differ(entries: list[Entry]) -> bool:

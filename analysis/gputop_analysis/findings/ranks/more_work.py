@@ -155,9 +155,9 @@ def _per_step(view: RunView, rank: int, column: str) -> float:
 
 def _surely_apart(view: RunView, rank: int, column: str) -> bool:
     """Whether a rank's records differ in their work from all others' by more than chance."""
-    others = [r for r in view.ranks if r != rank]
+    other_ranks = [r for r in view.ranks if r != rank]
     mine, error = _mean_work(view, [rank], column)
-    theirs, their_error = _mean_work(view, others, column)
+    theirs, their_error = _mean_work(view, other_ranks, column)
     return abs(mine - theirs) > SURELY_MORE * np.hypot(error, their_error)
 
 
@@ -181,9 +181,9 @@ def _always_larger(examples: dict[int, list[int]], rank: int) -> bool:
     """Whether each example of a rank is larger than all of the others': a mean over the four of
     texts of random length says nothing.
     """
-    others = [sizes for r, sizes in examples.items() if r != rank]
-    known = bool(others) and all(examples.values())
-    return known and min(examples[rank]) > max(max(sizes) for sizes in others)
+    sizes_of_others = [sizes for r, sizes in examples.items() if r != rank]
+    is_known = bool(sizes_of_others) and all(examples.values())
+    return is_known and min(examples[rank]) > max(max(sizes) for sizes in sizes_of_others)
 
 
 def _accounted_ms(view: RunView, straggler: Straggler, ratio: float) -> tuple[float, float]:

@@ -67,7 +67,7 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
         expected_bubble(stages, micro, chunks),
         measured_bubble(wall - waited, wall),
     )
-    queues = [rank_series.value for rank in view.ranks if (rank_series := run_queue(view, rank))]
+    queues = [queue.value for rank in view.ranks if (queue := run_queue(view, rank))]
     queued = max(queues, default=0.0)  # a stage that is queued for a core makes the others idle
     excess = measured - expected - queued
     if not excess > EXCESS:
@@ -199,16 +199,15 @@ def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
     for event in _newest_logs(view):
         values = event.get("values") or {}
         matched = [
-            (m, float(value)) for key, value in values.items() if (m := _EXPERT.match(str(key)))
+            (match, float(value))
+            for key, value in values.items()
+            if (match := _EXPERT.match(str(key)))
         ]
-        matched = [(m, value) for m, value in matched if _AMOUNT.search(m["what"])]
+        matched = [(match, value) for match, value in matched if _AMOUNT.search(match["what"])]
         if len(matched) >= 2:
-            rows.append({int(m["number"]): value for m, value in matched})
+            rows.append({int(match["number"]): value for match, value in matched})
             name = name or matched[0][0]["what"]
-    if rows:
-        rows = [row for row in rows if row.keys() == rows[0].keys()]
-    else:
-        rows = []
+    rows = [row for row in rows if row.keys() == rows[0].keys()]
     if len(rows) < ENOUGH_STEPS:
         return None
     numbers = sorted(rows[0])

@@ -69,17 +69,17 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
     if _oversubscribed(view) and not beyond_doubt:
         return None
     if imbalance.by_length:
-        what = "batches"
+        load = "batches"
         why = f"; compute follows tokens per rank (correlation {imbalance.follows:.2f})"
         site = loader_site(Facts(view, view.ranks[0]))
     else:
-        what = "work"
+        load = "work"
         why = "; so does its CPU time" if imbalance.by_cpu_time else ""
         site = called_from(view, "forward", view.ranks[0])
     ratio, lost = imbalance.ratio, imbalance.lost
     return spec.make(
         severity="high" if lost.value / imbalance.slowest_ms > 0.25 else "medium",
-        title=f"uneven {what}: in each step {len(view.ranks)} ranks wait for the slowest, "
+        title=f"uneven {load}: in each step {len(view.ranks)} ranks wait for the slowest, "
         f"{lost.value:.1f} ms",
         evidence=f"the slowest rank of a step computes {imbalance.slowest_ms:.1f} ms, the median "
         f"one {imbalance.middle_ms:.1f} ms (ratio {ratio.value:.2f}, 95 % interval "
@@ -139,7 +139,7 @@ def _imbalance(steps: _Steps) -> _Imbalance | None:
     often = np.bincount(compute.argmax(axis=1)).max() / len(compute)
     if often > (NEARLY_ALWAYS if _is_by_length(follows) else (1 + 1 / compute.shape[1]) / 2):
         return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
-    found = _Imbalance(
+    imbalance = _Imbalance(
         steps=len(slowest),
         slowest_ms=float(slowest.mean()),
         middle_ms=float(middle.mean()),
@@ -149,8 +149,8 @@ def _imbalance(steps: _Steps) -> _Imbalance | None:
         follows=follows,
         by_cpu_time=_follows_cpu_time(steps),
     )
-    is_sure = found.ratio.low > found.needed and found.lost.low > MIN_EFFECT_MS
-    return found if is_sure else None
+    is_sure = imbalance.ratio.low > imbalance.needed and imbalance.lost.low > MIN_EFFECT_MS
+    return imbalance if is_sure else None
 
 
 def _is_by_length(follows: float | None) -> bool:
@@ -200,28 +200,30 @@ def _common_steps(view: RunView) -> _Steps | None:
             shared = np.intersect1d(shared, table.numbers, assume_unique=True)
     if len(shared) < ENOUGH_STEPS:
         return None
-    at = [np.searchsorted(table.numbers, shared) for table in tables]
-    picked = [[column[i] for column in table] for table, i in zip(tables, at, strict=True)]
+    picked = []
+    for table in tables:
+        rows = np.searchsorted(table.numbers, shared)
+        picked.append([column[rows] for column in table])
     return _Steps(*(np.stack(columns, axis=1) for columns in zip(*picked, strict=True)))
 
 
 def _follows_cpu_time(steps: _Steps) -> bool:
     """Whether ranks also differ in CPU time, and step by step as they differ in compute."""
-    known = (steps.cpu_ms > 0).all(axis=1)
-    if known.sum() < ENOUGH_STEPS:
+    measured = (steps.cpu_ms > 0).all(axis=1)
+    if measured.sum() < ENOUGH_STEPS:
         return False
-    cpu_ms = steps.cpu_ms[known]
+    cpu_ms = steps.cpu_ms[measured]
     slowest, mean = cpu_ms.max(axis=1), cpu_ms.mean(axis=1)
     differs = block_bootstrap(slowest, mean).low > LEAST
-    correlation = _correlation(steps.compute_ms[known], cpu_ms)
+    correlation = _correlation(steps.compute_ms[measured], cpu_ms)
     return differs and correlation is not None and correlation > SURELY_FOLLOWS
 
 
 def _uneven_by_cpu_time(cpu: Array) -> bool:
     """Whether ranks also use as unequal CPU time, which no lack of cores makes them do."""
-    known = cpu[(cpu > 0).all(axis=1)]
-    slowest, middle = known.max(axis=1).sum(), np.median(known, axis=1).sum()
-    return len(known) >= ENOUGH_STEPS and bool(slowest > LEAST_BY_CHANCE * middle)
+    measured = cpu[(cpu > 0).all(axis=1)]
+    slowest, middle = measured.max(axis=1).sum(), np.median(measured, axis=1).sum()
+    return len(measured) >= ENOUGH_STEPS and bool(slowest > LEAST_BY_CHANCE * middle)
 
 
 def _unfolded(series: RankSeries, comm: Array) -> _Steps:

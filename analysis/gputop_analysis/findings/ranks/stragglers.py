@@ -121,10 +121,10 @@ class Straggler:
     def causes(self) -> str:
         """``forward 6.0 ms, backward 2.1 ms``: where it takes longer, the largest first."""
         largest = self.excess_ms[self.phase]
-        named = sorted(self.excess_ms.items(), key=lambda item: -item[1])
+        by_excess = sorted(self.excess_ms.items(), key=lambda item: -item[1])
         return ", ".join(
-            f"{_NAMES.get(k, k)} {ms:.1f} ms"
-            for k, ms in named
+            f"{_NAMES.get(phase, phase)} {ms:.1f} ms"
+            for phase, ms in by_excess
             if ms > 0 and ms >= SECOND_CAUSE * largest
         )
 
@@ -170,8 +170,8 @@ def _by_own_work(
     likely = find_culprit(waited.ms, wall_ms, 1.0)
     if likely is None:
         return None
-    least = waited.ms.argmin(axis=1) == likely.column
-    if least.mean() < NEARLY_ALWAYS:
+    waits_least = waited.ms.argmin(axis=1) == likely.column
+    if waits_least.mean() < NEARLY_ALWAYS:
         return None
     for phase in OWN_WORK:
         longer = find_culprit(-common.per_step_ms(f"{phase}_ns"), wall_ms, significance)
@@ -269,13 +269,16 @@ def _paging(view: RunView, straggler: Straggler) -> _Paging | None:
     if straggler.phase not in ("forward", "backward", "optimizer"):
         return None
     by_rank = {rank: faults_per_step(view, rank) for rank in view.ranks}
-    own = by_rank.pop(straggler.rank)
-    others = [faults.per_step for faults in by_rank.values() if faults]
-    if own is None or not others or own.per_step < max(MANY_FAULTS, TIMES_FAULTS * max(others)):
+    own_faults = by_rank.pop(straggler.rank)
+    other_faults = [faults.per_step for faults in by_rank.values() if faults]
+    if own_faults is None or not other_faults:
+        return None
+    most_of_others = max(other_faults)
+    if own_faults.per_step < max(MANY_FAULTS, TIMES_FAULTS * most_of_others):
         return None
     return _Paging(
-        f"it has {own.per_step:,.0f} page faults a step, as its memory is mapped anew each time, "
-        f"and {reference(len(view.ranks))} {max(others):,.0f}",
+        f"it has {own_faults.per_step:,.0f} page faults a step, as its memory is mapped anew each "
+        f"time, and {reference(len(view.ranks))} {most_of_others:,.0f}",
         less_mapping(view, straggler.rank),
     )
 

@@ -46,17 +46,16 @@ def _diff(view: RunView) -> Diff | None:
 def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     """Two runs are compared that did not run in the same surroundings."""
     diff = _diff(view)
-    if diff:
-        drifted = [
-            c
-            for c in diff.changes
-            if c.group == "environment" or c.name.startswith(("flags.", "world_size"))
-        ]
-    else:
-        drifted = []
-    if diff is None or not drifted:
+    if diff is None:
         return None
-    changes = "; ".join(f"{c.name}: {c.a} -> {c.b}"[:120] for c in drifted)
+    drifted = [
+        change
+        for change in diff.changes
+        if change.group == "environment" or change.name.startswith(("flags.", "world_size"))
+    ]
+    if not drifted:
+        return None
+    changes = "; ".join(f"{change.name}: {change.a} -> {change.b}"[:120] for change in drifted)
     if len(drifted) == 1:
         count = "one setting differs"
     else:

@@ -154,5 +154,5 @@ def _generator_states(view: RunView) -> dict[int, dict[int, int | None]]:
 
 
 def _are_alike(states: dict[int, dict[int, int | None]], update: int) -> bool:
-    seen = {by_update[update] for by_update in states.values()}
-    return len(seen) == 1 and None not in seen
+    rank_states = {by_update[update] for by_update in states.values()}
+    return len(rank_states) == 1 and None not in rank_states

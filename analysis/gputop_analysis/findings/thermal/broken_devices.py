@@ -89,18 +89,18 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
 @per_device
 def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
     """The driver's error numbers, in words. Of several on a device the first is the cause."""
-    codes_: set[int] = set()
+    gpus_told: set[int] = set()
     by_index = {device.index: device for device in devices(view)}
     for event in view.record.events("xid"):
         index, code = int(event.get("gpu", -1)), int(event.get("code", 0))
-        if index in codes_:
+        if index in gpus_told:
             continue
-        codes_.add(index)
+        gpus_told.add(index)
         line = decode(code)
         codes = [
-            int(e.get("code", 0))
-            for e in view.record.events("xid")
-            if int(e.get("gpu", -1)) == index
+            int(xid.get("code", 0))
+            for xid in view.record.events("xid")
+            if int(xid.get("gpu", -1)) == index
         ]
         later = ""
         if len(codes) > 1:
@@ -192,9 +192,9 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
 def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
     """The driver cannot reach the device."""
     codes = {
-        int(e.get("gpu", -1)): int(e["code"])
-        for e in view.record.events("xid")
-        if e.get("code") in (79, 154)
+        int(event.get("gpu", -1)): int(event["code"])
+        for event in view.record.events("xid")
+        if event.get("code") in (79, 154)
     }
     for device in devices(view):
         answered = device.rows["memory_total_bytes"] > 0

@@ -66,13 +66,14 @@ def _worst(findings: list[Finding]) -> Finding:
             -(finding.recoverable_ms_per_step or 0.0),
         ),
     )
-    other_gpus = [
-        f"GPU {finding.gpu}" + (f" of {finding.host}" if finding.host else "")
-        for finding in findings
-        if finding is not worst
-    ]
+    other_gpus = [_gpu_words(finding) for finding in findings if finding is not worst]
     if other_gpus:
         return replace(
             worst, evidence=f"{worst.evidence}; the same on {', '.join(other_gpus[:16])}"
         )
     return worst
+
+
+def _gpu_words(finding: Finding) -> str:
+    """``GPU 3 of node-2``."""
+    return f"GPU {finding.gpu}" + (f" of {finding.host}" if finding.host else "")

@@ -341,8 +341,8 @@ def _lost_ms(view: RunView, device: SampledDevice, slower: float) -> float | Non
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [
         float(np.median(rank_series.wall_ms[rank_series.steady]))
-        for r in ranks
-        if (rank_series := view.per_rank[r]).steady.any()
+        for rank in ranks
+        if (rank_series := view.per_rank[rank]).steady.any()
     ]
     if walls and slower > 0:
         return slower * float(np.median(walls))
@@ -373,7 +373,7 @@ def _proof(
         Input("temperature while busy", device.known("temperature_c", device.busy), "C", source),
     ]
     inputs_shown = tuple(
-        input_ for input_ in inputs if isinstance(input_.value, str) or math.isfinite(input_.value)
+        figure for figure in inputs if isinstance(figure.value, str) or math.isfinite(figure.value)
     )
     formula = (
         "recoverable = share of the time x (1 - f / f_ref) x median step, where the step "

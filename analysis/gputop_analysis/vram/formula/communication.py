@@ -82,9 +82,9 @@ def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
     parts = list(parts)
     sizes = {part.name: part.count * _gathered_bytes(d, part, habits) for part in parts}
     if d.recipe == "deepspeed":
-        kept = most(sizes.get("head", 0.0), _kept_at_the_turn(parts, sizes))
+        kept_bytes = most(sizes.get("head", 0.0), _kept_at_the_turn(parts, sizes))
         alone_and_whole = (d.shards == 1) & (d.setup.parallel.offload != "all")
-        return kept * (1 - true(alone_and_whole))
+        return kept_bytes * (1 - true(alone_and_whole))
     of_others = sum(sizes.values()) * (1 - 1 / d.shards)
     if not d.setup.parallel.reshard_after_forward:
         return of_others

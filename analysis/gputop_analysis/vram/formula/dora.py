@@ -25,10 +25,10 @@ def kept(d: Dims, linear: Linear, value_bytes: float, habits: Habits) -> Number:
     assert d.setup.lora is not None
     if not d.setup.lora.dropout:
         return linear.outputs * (d.compute + value_bytes)
-    whole = 0.0 * d.tokens
+    cast_weight = 0.0 * d.tokens
     if not value_bytes == habits.adapters == _stored(d, habits):
-        whole = value_bytes * linear.inputs * linear.outputs / d.tokens
-    return linear.outputs * 2 * value_bytes + whole
+        cast_weight = value_bytes * linear.inputs * linear.outputs / d.tokens
+    return linear.outputs * 2 * value_bytes + cast_weight
 
 
 def _stored(d: Dims, habits: Habits) -> float:

@@ -157,8 +157,8 @@ def _of_entry(d: Dims) -> tuple[Number, Number]:
     """Bytes of a token and entry of the vocabulary, forward and backward."""
     a = d.compute
     if d.recipe == "megatron":
-        each = (8 if d.setup.kernels else 4) + a
-        return each, each
+        entry_bytes = (8 if d.setup.kernels else 4) + a
+        return entry_bytes, entry_bytes
     if d.recipe in TRANSFORMERS_CODE:
         return _of_encoder(d) if traits(d.model.family).encoder else _of_transformers(d)
     if d.recipe == "nanotron":
@@ -198,8 +198,8 @@ def _of_transformers(d: Dims) -> tuple[Number, Number]:
     shifted = 4 if version < SHIFTED_LABELS else 0
     logits = 0 if version < FREED_LOGITS else _half(d)
     if d.setup.kernels:
-        each = logits + 4 + shifted
-        return each, each
+        entry_bytes = logits + 4 + shifted
+        return entry_bytes, entry_bytes
     squeezed = d.compute if capped(d) else 0
     return logits + 8 + shifted + squeezed, 12.0 + squeezed
 

@@ -45,7 +45,7 @@ def parts(d: Dims) -> tuple[Part, ...]:
         mlps = share * counts["mlp"]  # as many again in the decoder
     table = counts["embeddings"] / d.tp
     tied = table * d.last * (1 - d.first) if shape.tied_embeddings else 0
-    parts_ = [
+    on_rank = [
         Part(
             "layers", (share * counts["attention"] + mlps) / d.tp, trains("language"), linear=True
         ),
@@ -62,7 +62,7 @@ def parts(d: Dims) -> tuple[Part, ...]:
         experts_per_rank = (
             (d.layers - dense) / moe_layers(shape) * counts["experts"] / (d.ep * d.expert_tp)
         )
-        parts_.append(
+        on_rank.append(
             Part(
                 "experts",
                 experts_per_rank,
@@ -72,17 +72,17 @@ def parts(d: Dims) -> tuple[Part, ...]:
             )
         )
     if counts["vision"]:
-        parts_.append(Part("vision", counts["vision"] * d.first, trains("vision")))
+        on_rank.append(Part("vision", counts["vision"] * d.first, trains("vision")))
     if counts["projector"]:
-        parts_.append(Part("projector", counts["projector"] * d.first, trains("projector")))
+        on_rank.append(Part("projector", counts["projector"] * d.first, trains("projector")))
     if d.setup.lora and d.setup.modules_to_save:
-        saved = {part.name: part.count for part in parts_}
+        saved = {part.name: part.count for part in on_rank}
         names = set(d.setup.modules_to_save) - ({"head"} if shape.tied_embeddings else set())
         copies = sum((saved.get(name, 0) for name in sorted(names)), 0.0 * share)
-        parts_.append(Part("saved", copies, True))
+        on_rank.append(Part("saved", copies, True))
     if d.setup.lora:
-        parts_.append(Part("adapters", share * adapters(shape, d.setup.lora) / d.tp, True))
-    return tuple(parts_)
+        on_rank.append(Part("adapters", share * adapters(shape, d.setup.lora) / d.tp, True))
+    return tuple(on_rank)
 
 
 def _trained(d: Dims):

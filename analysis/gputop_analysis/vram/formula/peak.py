@@ -54,7 +54,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
     peaks = [_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)]
-    highest = _of_all_stages(max(peaks, key=lambda one: one.allocated), peaks)
+    highest = _of_all_stages(max(peaks, key=lambda peak: peak.allocated), peaks)
     return highest if capacity is None else _crowded(highest, capacity)
 
 
@@ -86,8 +86,8 @@ def _capped(setup: Setup) -> Peak:
             f"{before} needs is given"
         )
         return replace(lower, notes=(*lower.notes, note))
-    least_, reserved = min(peak.least, lower.least), min(peak.reserved, lower.reserved)
-    return replace(peak, least=least_, reserved=reserved, fragmentation=reserved - peak.allocated)
+    least, reserved = min(peak.least, lower.least), min(peak.reserved, lower.reserved)
+    return replace(peak, least=least, reserved=reserved, fragmentation=reserved - peak.allocated)
 
 
 def _crowded(peak: Peak, capacity: int) -> Peak:

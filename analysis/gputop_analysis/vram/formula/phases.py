@@ -42,31 +42,31 @@ def step(d: Dims) -> StepBytes:
     Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so
     its worst moment is its first or its last layer.
     """
-    kept_habits, parts_ = habits(d.setup), parts(d)
-    held_states = states(d, parts_, kept_habits)
+    kept_habits, rank_parts = habits(d.setup), parts(d)
+    held_states = states(d, rank_parts, kept_habits)
     always = {
         "weights": held_states.weights,
         "optimizer": held_states.optimizer,
         "master_weights": held_states.master,
     }
-    gathered = communication.gathered(d, parts_, kept_habits)
+    gathered = communication.gathered(d, rank_parts, kept_habits)
     buffers = {
-        name: communication.buckets(d, parts_, kept_habits, name)
+        name: communication.buckets(d, rank_parts, kept_habits, name)
         for name in ("forward", "backward", "backward end", "optimizer")
     }
-    reduced = communication.layer_gradients(d, parts_, kept_habits)
-    early, late, final = gradients(d, parts_, held_states, kept_habits)
+    reduced = communication.layer_gradients(d, rank_parts, kept_habits)
+    early, late, final = gradients(d, rank_parts, held_states, kept_habits)
     passing = kept_habits.passing_gradients * sum(
-        (part.count for part in parts_ if part.trained), 0.0
+        (part.count for part in rank_parts if part.trained), 0.0
     )
     all_layers, one_layer, work, tail = activations_of(d, kept_habits)
     norm, ends = d.tokens * final_norm(d, kept_habits) * d.last, loss(d, kept_habits)
     held_by_libraries = workspaces(d)
-    cached = weight_casts(d, parts_, kept_habits, cached=True) + held_by_libraries
-    casts = weight_casts(d, parts_, kept_habits) + held_by_libraries
+    cached = weight_casts(d, rank_parts, kept_habits, cached=True) + held_by_libraries
+    casts = weight_casts(d, rank_parts, kept_habits) + held_by_libraries
     entries = d.tokens * d.last
     head_forward, head_backward = quantized_head(d)
-    update = update_temporaries(d, parts_, kept_habits)
+    update = update_temporaries(d, rank_parts, kept_habits)
     norms = dora.temporaries(d, kept_habits)
     recomputed_norms = norms * (d.setup.checkpointing != "none")
     forward_logits = most(entries * ends.forward, head_forward) + head_buffers(d) * d.last
@@ -106,7 +106,7 @@ def step(d: Dims) -> StepBytes:
             "gradients": late + passing,
             "activations": tail,
             "communication": buffers["backward end"] + gathered,
-            "temporaries": held_by_libraries + tied_gradients(d, parts_, kept_habits),
+            "temporaries": held_by_libraries + tied_gradients(d, rank_parts, kept_habits),
         },
         "optimizer": always
         | {
@@ -123,9 +123,9 @@ def step(d: Dims) -> StepBytes:
         loss=entries * ends.cached,
         early=early,
         rising=late - early,
-        update=update_segments(d, parts_, kept_habits),
+        update=update_segments(d, rank_parts, kept_habits),
         passes=_highest(found_phases[name] for name in PASSES),
-        pools=pools(d, parts_, found_phases, kept_habits, late),
+        pools=pools(d, rank_parts, found_phases, kept_habits, late),
     )
     return StepBytes(found_phases, blocks, one_layer)
 
@@ -142,8 +142,8 @@ def pools(
     return own_pool + communication.in_other_pools(d, parts, habits, late)
 
 
-def _highest(found: Iterable[Bytes]) -> Number:
-    return most(*(sum(by.values()) for by in found))
+def _highest(phases: Iterable[Bytes]) -> Number:
+    return most(*(sum(sizes.values()) for sizes in phases))
 
 
 def gradients(

@@ -98,12 +98,12 @@ def _flat_update(d: Dims, trained: list[Part], habits: Habits) -> Number:
     flat ones of stage 3 stay.
     """
     share = _at_once(d, trained)
-    held = 4.0 * (1 + LOOPS.get(d.setup.optimizer, 0)) * share
+    held_bytes = 4.0 * (1 + LOOPS.get(d.setup.optimizer, 0)) * share
     if d.setup.parallel.stage == 3:
-        return held
+        return held_bytes
     if d.setup.parallel.stage == 1:
         share = sum((part.count for part in trained), 0.0)
-    return most(0.0, held - habits.gradients * share)
+    return most(0.0, held_bytes - habits.gradients * share)
 
 
 def _at_once(d: Dims, trained: list[Part]) -> Number:

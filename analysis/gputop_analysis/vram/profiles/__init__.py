@@ -45,10 +45,10 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
     replay = replay_of(setup)
     if replay is None:
         return None
-    peak_ = summary(replay.log, replay.played(capacity), "profile")
-    peak_ = _recorded(peak_, recorded(setup), capacity)
+    replayed = summary(replay.log, replay.played(capacity), "profile")
+    replayed = _recorded(replayed, recorded(setup), capacity)
     versions = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
-    return replace(peak_, sources=(f"event profile {variant(setup)}, traced with {versions}",))
+    return replace(replayed, sources=(f"event profile {variant(setup)}, traced with {versions}",))
 
 
 def covers(setup: Setup) -> bool:
@@ -70,8 +70,8 @@ def _recorded(peak: Peak, size: int, capacity: int | None) -> Peak:
     """With the segments that recorded blocks keep; out of memory without room."""
     if capacity is not None and capacity < size:
         return replace(peak, oom=peak.oom or peak.operation)
-    reserved_ = max(peak.reserved, size)
-    return replace(peak, reserved=reserved_, fragmentation=reserved_ - peak.allocated)
+    reserved = max(peak.reserved, size)
+    return replace(peak, reserved=reserved, fragmentation=reserved - peak.allocated)
 
 
 @lru_cache(REMEMBERED)
@@ -109,10 +109,10 @@ def events(setup: Setup) -> EventLog | None:
     training = StepCourse(
         setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model)
     )
-    course_ = _course(name, setup.model.family, depths_of(setup.model), training, sharding)
-    if course_ is None:
+    terms_and_course = _course(name, setup.model.family, depths_of(setup.model), training, sharding)
+    if terms_and_course is None:
         return None
-    terms, course = course_
+    terms, course = terms_and_course
     known_dims = dims(setup)
     return course.sized([term.bytes(known_dims) for term in terms], width)
 

@@ -25,7 +25,7 @@ def dims(setup: Setup) -> dict[str, int]:
     shape = setup.model
     kv_heads = shape.kv_heads or shape.heads
     seq = tokens_of(setup)
-    dims_ = {
+    sizes = {
         "micro_batch": setup.micro_batch,
         "seq": seq,
         "seq + 1": seq + 1,
@@ -55,7 +55,7 @@ def dims(setup: Setup) -> dict[str, int]:
         **_seen(shape),
     }
     unused = _UNUSED_BY_LATENT if shape.mla_kv_rank else ()
-    return {name: size for name, size in dims_.items() if size and name not in unused}
+    return {name: size for name, size in sizes.items() if size and name not in unused}
 
 
 def tokens_of(setup: Setup) -> int:

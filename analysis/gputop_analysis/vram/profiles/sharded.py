@@ -153,8 +153,9 @@ class _Rank:
         if not self.sharding.flat:
             return [[row] for row in rows]
         adapters = [row for row in rows if "lora" in self.source.strings[self.source.module[row]]]
-        others = [row for row in rows if row not in set(adapters)]
-        return [unit for unit in (others, *([row] for row in adapters)) if unit]
+        others = [row for row in rows if row not in adapters]
+        adapter_units = [[row] for row in adapters]
+        return [others, *adapter_units] if others else adapter_units
 
     def _place(self) -> None:
         """This rank's shares of all weights."""
@@ -201,8 +202,8 @@ class _Rank:
 
     def _size(self, unit: list[int]) -> Size:
         sizes = [self.source.bytes[row] for row in unit]
-        found = [size for size in map(self.terms.__getitem__, sizes) if isinstance(size, Term)]
-        return found[0] if len(found) == 1 else Sum(tuple(found))
+        terms = [term for term in map(self.terms.__getitem__, sizes) if isinstance(term, Term)]
+        return terms[0] if len(terms) == 1 else Sum(tuple(terms))
 
     def _term(self, size: Size) -> int:
         if size not in self._index:

@@ -67,11 +67,10 @@ def course(log: EventLog, training: StepCourse) -> Course:
     first, after, at_update = (
         _starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",))
     )
+    embeddings = _embeddings(log, gradients, training.tied)
     wanted = [
         (row, state_kind)
-        for row, embedding in zip(
-            gradients, _embeddings(log, gradients, training.tied), strict=True
-        )
+        for row, embedding in zip(gradients, embeddings, strict=True)
         for state_kind in states(update, embedding)
     ]
     storages = _Made(log, training.optimizer)
@@ -97,10 +96,11 @@ def course(log: EventLog, training: StepCourse) -> Course:
 
 def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
     """Where the first of these phases begins; None: the first after the weights."""
-    starts = (
-        at for at, phase, _ in log.marks if (phase != "init" if phases is None else phase in phases)
-    )
-    return next(starts, len(log.events))
+    for at, phase, _ in log.marks:
+        is_wanted = phase != "init" if phases is None else phase in phases
+        if is_wanted:
+            return at
+    return len(log.events)
 
 
 def _for_good(log: EventLog, first: int) -> list[int]:
@@ -148,15 +148,10 @@ class _Made:
         """Events ``start`` to ``end`` of the source, on new storages, with its marks."""
         length, count, number = len(self.events), len(self.columns["bytes"]), self.number
         there = [at for at in self.there if start <= at < end]
-        inside = (
-            (at, phase)
-            for at, phase, _ in self.source.marks
-            if start <= at < end and phase != "optimizer"
-        )
-        self.marks += [
-            (length + at - start - sum(position < at for position in there), phase, step)
-            for at, phase in inside
-        ]
+        for at, phase, _ in self.source.marks:
+            if start <= at < end and phase != "optimizer":
+                left_out = sum(position < at for position in there)
+                self.marks.append((length + at - start - left_out, phase, step))
         events = self.source.events[start:end]
         for at in reversed(there):
             del events[at - start]

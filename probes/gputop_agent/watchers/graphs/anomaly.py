@@ -45,9 +45,9 @@ def traceback_of(node):
 def users_line(entries):
     """File and line of the innermost of the user's among such entries; None without."""
     for entry in reversed(entries):
-        found = _FILE_LINE.search(entry)
-        if found and frames.origin(found.group(1)) == frames.USER:
-            return found.group(1), int(found.group(2))
+        match = _FILE_LINE.search(entry)
+        if match and frames.origin(match.group(1)) == frames.USER:
+            return match.group(1), int(match.group(2))
     return None
 
 

@@ -24,12 +24,12 @@ def guilty(graph):
     """
     finite = {node: is_finite(leaf) for node, leaf in _leaves(graph)}
     bad = {node for node, is_good in finite.items() if is_good is False}
-    return [
-        pole
-        for pole in poles(graph)
-        if (reached := _below(graph, pole) & finite.keys()) and reached <= bad
-        if len(bad) in (len(reached), len(finite))
-    ]
+    guilty_poles = []
+    for pole in poles(graph):
+        reached = _below(graph, pole) & finite.keys()
+        if reached and reached <= bad and len(bad) in (len(reached), len(finite)):
+            guilty_poles.append(pole)
+    return guilty_poles
 
 
 def _leaves(graph):
@@ -101,10 +101,10 @@ def _is_kept_off(graph, node):
 
 def _is_within(clamp, at_one):
     """Whether the bounds of a clamp leave the poles out; those that are not told do."""
-    least, most = (_saved(clamp, f"_saved_{end}") for end in ("min", "max"))
+    lower, upper = (_saved(clamp, f"_saved_{end}") for end in ("min", "max"))
     if at_one:
-        return not ((least is not None and least <= -1) or (most is not None and most >= 1))
-    return least is None or least > 0
+        return not ((lower is not None and lower <= -1) or (upper is not None and upper >= 1))
+    return lower is None or lower > 0
 
 
 def _saved(function, name):

@@ -76,7 +76,7 @@ class _Walk:
         made in; none where none is met.
         """
         order = count()  # settles between equal numbers: nodes have no order
-        todo, seen, parts = [(_number(begin), next(order), begin)], {begin}, []
+        todo, visited, parts = [(_number(begin), next(order), begin)], {begin}, []
         while todo and self.left > 0:
             self.left -= 1
             number, _, node = heapq.heappop(todo)
@@ -84,11 +84,11 @@ class _Walk:
                 return parts
             parts.append(PARTS * (number - self.since) // (self.now - self.since))
             for child, _ in node.next_functions:
-                if child is not None and child not in seen and child not in self.ends_here:
-                    seen.add(child)
+                if child is not None and child not in visited and child not in self.ends_here:
+                    visited.add(child)
                     heapq.heappush(todo, (_number(child), next(order), child))
         if not todo:
-            self.ends_here |= seen
+            self.ends_here |= visited
         return []
 
 
@@ -117,8 +117,8 @@ def place_of(name):
         return ""
     word = re.escape(name)
     makes = re.compile(r"\s*[\w.\[\]'\"]*\b%s\b['\"\]]*\s*(\+=|=[^=].*\b%s\b)" % (word, word))
-    lines = [place for place in _lines_of_users() if makes.match(place[2])]
-    lines = [place for place in lines if not _CUTS.search(place[2])] or _writes_to_views(word)
+    lines = [line for line in _lines_of_users() if makes.match(line[2])]
+    lines = [line for line in lines if not _CUTS.search(line[2])] or _writes_to_views(word)
     return "%s:%d" % lines[0][:2] if len(lines) == 1 else ""
 
 

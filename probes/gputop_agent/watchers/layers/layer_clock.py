@@ -112,14 +112,15 @@ class LayerClock:
         """Hook all nodes; the one whose operation ran first, as its backward comes last."""
         first = None
         visited = set()
-        todo = [node for node in (getattr(node_, "grad_fn", None) for node_ in tensors) if node]
+        ends = [getattr(tensor, "grad_fn", None) for tensor in tensors]
+        todo = [node for node in ends if node]
         sequences, layers = self._marks.get(get_ident(), ([], []))
         while todo and len(visited) < MAX_NODES:
             node = todo.pop()
             if node in visited:
                 continue
             visited.add(node)
-            following = [node_ for node_, _ in node.next_functions if node_ is not None]
+            following = [child for child, _ in node.next_functions if child is not None]
             if not following and hasattr(node, "variable"):
                 continue  # a gradient is accumulated right after the node that gave it
             number = node._sequence_nr()
@@ -141,12 +142,12 @@ class LayerClock:
             if node is None or not hooks:
                 continue
             switch = self._switch_to(_layer_at(node._sequence_nr(), *marks))
-            others = list(hooks.items())
+            other_hooks = list(hooks.items())
             hooks.clear()  # the engine goes by the order of insertion
             try:
                 self._handles.append(tensor.register_hook(switch))
             finally:
-                hooks.update(others)
+                hooks.update(other_hooks)
 
     def _switch_to(self, layer):
         switch = self._switches.get(layer)

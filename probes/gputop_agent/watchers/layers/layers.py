@@ -207,11 +207,13 @@ def _read_device():
 
 def _send_times(step, look, self_ns):
     clock = look.clock
-    forward, backward = ([ns // 1000 for ns in part] for part in self_ns)
+    forward_ns, backward_ns = self_ns
+    layers_forward_us = [ns // 1000 for ns in forward_ns]
+    layers_backward_us = [ns // 1000 for ns in backward_ns]
     _send(
         step,
-        forward_us=forward[:-1],
-        backward_us=backward[:-1],
+        forward_us=layers_forward_us[:-1],
+        backward_us=layers_backward_us[:-1],
         calls=clock.calls,
         activation_bytes=look.outputs.bytes,
         gradient_bytes=look.gradient_bytes,
@@ -219,8 +221,8 @@ def _send_times(step, look, self_ns):
         dtypes=[dtype or "" for dtype in look.outputs.dtypes],
         recomputed=sorted(clock.recomputed | layer_sizes.checkpoints(look.layers)),
         clock="host" if clock.device is None else "device",
-        outside_forward_ms=look.outside_ms(FORWARD, forward, clock.hook_ns[0]),
-        outside_backward_ms=look.outside_ms(BACKWARD, backward, clock.hook_ns[1]),
+        outside_forward_ms=look.outside_ms(FORWARD, layers_forward_us, clock.hook_ns[0]),
+        outside_backward_ms=look.outside_ms(BACKWARD, layers_backward_us, clock.hook_ns[1]),
         forward_ms=look.phase_ms(FORWARD),
         backward_ms=look.phase_ms(BACKWARD),
         hook_ms=_ms(sum(clock.hook_ns)),

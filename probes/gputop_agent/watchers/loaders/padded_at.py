@@ -18,8 +18,8 @@ def fields():
     has calls that leave filling out of their work.
     """
     line = _of_collator() or source.place_matching(_FILLS_FOR_TRANSFORMERS)
-    told = {"padded_at": line, "left_out": source.has(_LEAVES_OUT)}
-    return {name: value for name, value in told.items() if value}
+    padding = {"padded_at": line, "left_out": source.has(_LEAVES_OUT)}
+    return {name: value for name, value in padding.items() if value}
 
 
 def _of_collator():

@@ -171,12 +171,12 @@ class WorkerWatch:
 def _own_bytes():
     """This process's part of memory with no file behind it; None where Linux does not tell."""
     try:
-        told = descriptors.read("/proc/self/smaps_rollup", 4096)
+        rollup = descriptors.read("/proc/self/smaps_rollup", 4096)
     except OSError:
         interrupts.pass_on()
         return None
-    _, found, rest = told.partition(b"\nPss_Anon:")
-    return int(rest.split(None, 1)[0]) * 1024 if found else None
+    _, label, figures = rollup.partition(b"\nPss_Anon:")
+    return int(figures.split(None, 1)[0]) * 1024 if label else None
 
 
 def _below_loop(frame):

@@ -33,14 +33,12 @@ def of_optimizer(optimizer):
 
 def of_scheduler(optimizer):
     """The site where the scheduler of an optimizer was made; the last of several."""
-    site = next(
-        (
-            _site(lines)
-            for scheduler, lines in reversed(_schedulers.items())
-            if sets_rate_of(scheduler, optimizer)
-        ),
-        None,
+    sites = (
+        _site(lines)
+        for scheduler, lines in reversed(_schedulers.items())
+        if sets_rate_of(scheduler, optimizer)
     )
+    site = next(sites, None)
     if site:
         _last_sites.put(optimizer, site)
     return site or _last_sites.get(optimizer)

@@ -325,7 +325,7 @@ def _note_missing(parameters, without):
     if without:
         current.findings["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
         current.findings["without_gradient_at"] = used_at.line_of_use(without)
-        if all(id(one) in current.had_gradient for one in without):
+        if all(id(parameter) in current.had_gradient for parameter in without):
             current.findings["dropped_at"] = source.place_matching(_DROPS)
         current.findings["cut_at"] = used_at.line_that_cuts(without)
         if session.world_size > 1:

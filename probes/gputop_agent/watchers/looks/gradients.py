@@ -318,13 +318,14 @@ def _apart(strays):
 
 def _optimizer_of(ids):
     """The one with most of these parameters, of those that have stepped; None without any."""
-    shared = [
-        (sum(id(parameter) in ids for parameter in _parameters_of(optimizer)), optimizer)
-        for optimizer in alive(session.optimizers.values())
-        if events.has_stepped(optimizer)
-    ]
-    count, optimizer = max(shared, key=lambda pair: pair[0], default=(0, None))
-    return optimizer if count else None
+    with_most, most_shared = None, 0
+    for optimizer in alive(session.optimizers.values()):
+        if not events.has_stepped(optimizer):
+            continue
+        shared = sum(id(parameter) in ids for parameter in _parameters_of(optimizer))
+        if shared > most_shared:
+            with_most, most_shared = optimizer, shared
+    return with_most
 
 
 def _parameters_of(optimizer):

@@ -80,16 +80,16 @@ class SeenHabits:
         if not open_step.backwards:
             self._again, self._nodes, self._twice, self._crossed = [], [], "", None
             self._backward_at = frames.caller_site()
-        node = getattr(args[0], "grad_fn", None) if args else None
-        if node is None:
+        root = getattr(args[0], "grad_fn", None) if args else None
+        if root is None:
             return
-        nodes = graph_nodes.below(node)
-        self._look_for_shapes(node, nodes)
+        nodes = graph_nodes.below(root)
+        self._look_for_shapes(root, nodes)
         self._classes.before_backward(nodes)
         alone = self._forwards != open_step.forwards or not _holds_gradients(optimizer)
         if self._nodes and not alone:
             before = set(self._nodes)
-            self._again.append(sum(one in before for one in nodes) / len(nodes))
+            self._again.append(sum(node in before for node in nodes) / len(nodes))
         retains = (len(args) > 2 and args[2]) or kwargs.get("retain_graph")
         creates = (len(args) > 3 and args[3]) or kwargs.get("create_graph")
         self._nodes = nodes if retains and not creates else []

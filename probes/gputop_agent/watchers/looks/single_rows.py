@@ -122,8 +122,8 @@ def _is_row(part):
     """Whether it is one of several rows of the tensor that it is a view of."""
     if part.dim() == 0 or (part.dim() > 1 and part.shape[0] != 1):
         return False
-    whole = part.untyped_storage().nbytes()
-    return whole >= MIN_CALLS * part.numel() * part.element_size()
+    storage_bytes = part.untyped_storage().nbytes()
+    return storage_bytes >= MIN_CALLS * part.numel() * part.element_size()
 
 
 def _place(part):

@@ -41,12 +41,12 @@ class TargetClasses:
     def _count(self, parts):
         """Fields of the event."""
         classes, counts = parts[0].unique(return_counts=True)
-        most = int(counts.argmax())
+        commonest = int(counts.argmax())
         self._looks += 1
-        if int(counts[most]) >= MOST_OF_BATCH * parts[0].numel():
+        if int(counts[commonest]) >= MOST_OF_BATCH * parts[0].numel():
             self._of_one_class += 1
-            if int(classes[most]) not in self._commonest[-1:]:
-                self._commonest.append(int(classes[most]))
+            if int(classes[commonest]) not in self._commonest[-1:]:
+                self._commonest.append(int(classes[commonest]))
         return {
             "class_looks": self._looks,
             "one_class_looks": self._of_one_class,

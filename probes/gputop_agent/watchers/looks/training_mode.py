@@ -116,7 +116,7 @@ def _parts(root, updated):
         if module.training:
             return []
         is_updated = is_updated or any(
-            id(one) in updated for one in module.parameters(recurse=False)
+            id(parameter) in updated for parameter in module.parameters(recurse=False)
         )
         if getattr(module, "track_running_stats", False) or _drops(module):
             parts.add(type(module).__name__)

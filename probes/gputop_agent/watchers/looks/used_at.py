@@ -46,10 +46,10 @@ def line_that_cuts(parameters):
 def _is_whole(part, wanted):
     """Whether all that trains in a part is wanted, in each object of the class."""
     holders: Any = [module for _, module in _in_model() if type(module) is part.kind]
-    held = [(module.__dict__.get("_modules") or {}).get(part.name) for module in holders]
+    children = [(module.__dict__.get("_modules") or {}).get(part.name) for module in holders]
     trained = [
         parameter
-        for child in held
+        for child in children
         if child is not None
         for parameter in child.parameters()
         if parameter.requires_grad
@@ -82,8 +82,8 @@ def _parts_around(parameters):
                 part = UsedPart(type(module), name)
                 values[part] += parameter.numel()
                 depths[part] = max(depth, depths.get(part, 0))
-    most = sum(parameter.numel() for parameter in parameters) / 2
-    parts = [part for part in values if values[part] > most]
+    half = sum(parameter.numel() for parameter in parameters) / 2
+    parts = [part for part in values if values[part] > half]
     return sorted(parts, key=depths.__getitem__, reverse=True)
 
 
@@ -114,8 +114,8 @@ def _is_users(function):
 def _line_in_class(kind, name):
     """Where ``self.name`` stands: in the forward before other methods, never where it is made."""
     forward, makes = kind.forward, kind.__dict__.get("__init__")
-    others = [method for method in _methods(kind) if method not in (forward, makes)]
-    line = _first_line((forward, *others), re.compile(r"\bself\.%s\b" % re.escape(name)))
+    other_methods = [method for method in _methods(kind) if method not in (forward, makes)]
+    line = _first_line((forward, *other_methods), re.compile(r"\bself\.%s\b" % re.escape(name)))
     if line:
         return line
     return source.place(forward.__code__.co_filename, forward.__code__.co_firstlineno)

@@ -125,16 +125,23 @@ def _within(name, pile: Any):
     elif keepers.is_the_users(first):
         attributes = getattr(first, "__dict__", None) or {}
         named = {
-            attribute: [(getattr(item, "__dict__", None) or {}).get(attribute) for item in items]
+            attribute: _attributes(items, attribute)
             for attribute, value in list(attributes.items())
             if type(value) in keepers.PILES
         }
     else:
         return []
-    parts = {
-        key: [one for one in held if type(one) in keepers.PILES] for key, held in named.items()
-    }
-    return [(key, _Together(held, scale)) for key, held in parts.items() if any(held)]
+    together = []
+    for key, inner_values in named.items():
+        piles = [value for value in inner_values if type(value) in keepers.PILES]
+        if any(piles):
+            together.append((key, _Together(piles, scale)))
+    return together
+
+
+def _attributes(items, name):
+    """What objects have under the name of an attribute; None for one without it."""
+    return [(getattr(item, "__dict__", None) or {}).get(name) for item in items]
 
 
 def _inside(name, value):
@@ -144,7 +151,7 @@ def _inside(name, value):
     if type(value) is _CACHED:
         return [(name.removesuffix(CACHE) + CACHE, results) for results in _results(value)]
     if type(value) is dict:
-        return [(name, one) for one in list(value.values())]
+        return [(name, item) for item in list(value.values())]
     is_users = keepers.is_users_module if type(value) is ModuleType else _is_looked_into
     inside = getattr(value, "__dict__", None) if is_users(value) else None
     return list(inside.items()) if type(inside) is dict else []
@@ -162,8 +169,8 @@ def _filled_at(name, search):
     if not name.endswith(CACHE):
         return keepers.filled_at(name.removesuffix(EACH), search)
     function = name.removesuffix(CACHE)
-    given = (search or source.place_matching)(_CACHES % re.escape(function))
-    return given or keepers.decorated_at(function)
+    site = (search or source.place_matching)(_CACHES % re.escape(function))
+    return site or keepers.decorated_at(function)
 
 
 def _is_looked_into(value):
@@ -202,8 +209,8 @@ def _kept_by_view(pile):
 
 def _whole_array(item):
     """What an array of NumPy's is a view of; None where it is none."""
-    whole = getattr(item, "base", None) if type(item).__module__ == "numpy" else None
-    return whole if type(whole) is type(item) else None
+    base = getattr(item, "base", None) if type(item).__module__ == "numpy" else None
+    return base if type(base) is type(item) else None
 
 
 def _is_opaque(item):

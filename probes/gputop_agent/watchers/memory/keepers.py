@@ -198,9 +198,8 @@ def _all_of_its_kind(pile, ours):
 def _is_one_of_many(entry, holder):
     """Whether a container is a value among others of its kind in another one."""
     values = list(holder.values() if type(holder) in _MAPS else holder)
-    return any(value is entry for value in values) and {type(one) for one in values} == {
-        type(entry)
-    }
+    is_among_them = any(value is entry for value in values)
+    return is_among_them and {type(value) for value in values} == {type(entry)}
 
 
 def _may_be_between(holder):
@@ -364,10 +363,14 @@ def decorated_at(function):
         for node in syntax.nodes(file)
         if isinstance(node, syntax.FUNCTION) and node.name == function
         for decorator in node.decorator_list
-        for part in ast.walk(decorator)
-        if "cache" in _last_name(part)
+        if _names_cache(decorator)
     ]
     return source.place_of(lines) or ""
+
+
+def _names_cache(decorator):
+    """Whether a name in it says that results are kept, as ``lru_cache(maxsize=None)``."""
+    return any("cache" in _last_name(part) for part in ast.walk(decorator))
 
 
 def _place_on_stack(pattern):

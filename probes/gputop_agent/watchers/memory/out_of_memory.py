@@ -121,6 +121,5 @@ def _named(root):
         visited.add(id(module))
         yield path, module
         children = module.__dict__.get("_modules") or {}
-        todo.extend(
-            (path + "." + name if path else name, child) for name, child in children.items()
-        )
+        prefix = path + "." if path else ""
+        todo.extend((prefix + name, child) for name, child in children.items())

@@ -65,8 +65,8 @@ class _Reader:
         return False
 
     def _is_in(self, collection, depth):
-        held = collection.values() if isinstance(collection, dict) else collection
-        for value in list(held)[: self.items_left]:
+        contents = collection.values() if isinstance(collection, dict) else collection
+        for value in list(contents)[: self.items_left]:
             self.items_left -= 1
             if self.has_bad(value, depth):
                 return True

@@ -137,9 +137,9 @@ def tell():
     was found, with what may have made the value.
     """
     while search.unread:
-        found = search.unread.popleft()
-        fields = dict(found.fields, **_suspect(found.lines, found.layer, found.owners))
-        transport.send_event("nan_place", step=found.step, **fields)
+        unread = search.unread.popleft()
+        fields = dict(unread.fields, **_suspect(unread.lines, unread.layer, unread.owners))
+        transport.send_event("nan_place", step=unread.step, **fields)
 
 
 def _tell_pole(graph):
@@ -181,11 +181,12 @@ def _suspect(lines, layer, owners):
     for file, line in dict.fromkeys(lines):
         made = nan_source.of_call(file, line, layer, owners)
         if made is not None:
-            return {
-                "suspect_at": made.site,
-                **({"suspect": made.operation} if made.operation else {}),
-                **({"held_in": made.held_in} if made.held_in else {}),
-            }
+            fields = {"suspect_at": made.site}
+            if made.operation:
+                fields["suspect"] = made.operation
+            if made.held_in:
+                fields["held_in"] = made.held_in
+            return fields
     return {}
 
 

@@ -74,8 +74,8 @@ def of_call(file, line, layer="", owners=()):
             divided by is an attribute of theirs, it is asked whether that is a number.
     """
     ways = (_flow_into(file, line, layer=layer), _samples())
-    made = [*(_likeliest(parts, owners, is_told_alone=False) for parts in ways), _in_data()]
-    surest = min(filter(None, made), key=lambda place: place.tier, default=None)
+    candidates = [*(_likeliest(parts, owners, is_told_alone=False) for parts in ways), _in_data()]
+    surest = min(filter(None, candidates), key=lambda place: place.tier, default=None)
     return surest if surest is not None and surest.site else None
 
 
@@ -102,8 +102,8 @@ def _likeliest(parts, owners=(), *, is_told_alone=True):
 def _without_spreads(suspects):
     """A spread of several equal values is 0, which only what divides by it makes no number."""
     dividing = [suspect for suspect in suspects if suspect.operation.startswith("div")]
-    others = [suspect for suspect in suspects if suspect.operation not in _SPREADS]
-    return others if dividing else suspects
+    without_spreads = [suspect for suspect in suspects if suspect.operation not in _SPREADS]
+    return without_spreads if dividing else suspects
 
 
 # ---- what flows into a call
@@ -138,11 +138,10 @@ def _values_into(statement, statements, called=()):
     """
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
     calls = [call for call in calls if _name_of(call) in called] or calls
-    arguments = [
-        argument
-        for call in calls
-        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
-    ]
+    arguments = []
+    for call in calls:
+        arguments += call.args
+        arguments += [keyword.value for keyword in call.keywords]
     wanted = {name for part in (*arguments, *_receivers(calls)) for name in _names(part)}
     return _with_assigned(arguments, wanted, statement, statements)
 
@@ -151,8 +150,8 @@ def _with_assigned(arguments, wanted, statement, statements):
     """Values, and what statements before one assign to the wanted names; and all such names."""
     before = [node for node in statements if node.lineno < statement.lineno]
     for node in sorted(before, key=lambda node: node.lineno, reverse=True):
-        made, value = _assigned(node)
-        if value is not None and made & wanted:
+        targets, value = _assigned(node)
+        if value is not None and targets & wanted:
             arguments.append(value)
             wanted |= _names(value)
     return arguments, wanted
@@ -198,13 +197,13 @@ def _assigned(node) -> "tuple[set[str], Any]":
 
 def _names(node):
     """``x`` and ``self.x`` of an expression; of ``self.x.y`` and ``x[0]`` as well."""
-    found = set()
+    names = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id != "self":
-            found.add(part.id)
+            names.add(part.id)
         elif isinstance(part, ast.Attribute) and _is_self(part.value):
-            found.add("self." + part.attr)
-    return found
+            names.add("self." + part.attr)
+    return names
 
 
 def _is_self(node):
@@ -346,8 +345,8 @@ def _fills_in_class(holder):
 def _fills(method, attribute):
     statements = _statements(method.node)
     for statement in statements:
-        made, value = _assigned(statement)
-        if "self." + attribute in made and not _is_empty(value):
+        targets, value = _assigned(statement)
+        if "self." + attribute in targets and not _is_empty(value):
             values, names = _with_assigned([value], _names(value), statement, statements)
             parts = [SourcePart(method.file, value) for value in values]
             is_given = bool(_parameters(method.node) & names)
@@ -373,14 +372,14 @@ def _samples():
     """What makes the samples and the batches of the loader that feeds the training."""
     iterator, _, _ = batch_origin.current()
     parts = vars(iterator) if iterator is not None else {}
-    dataset, found = parts.get("_dataset"), []
+    dataset, makers = parts.get("_dataset"), []
     for _ in range(4):
         if dataset is None:
             break
         for name in _MAKES_SAMPLES:
-            found += _of_function(inspect.getattr_static(type(dataset), name, None))
+            makers += _of_function(inspect.getattr_static(type(dataset), name, None))
         dataset = getattr(dataset, "__dict__", {}).get("dataset")
-    return found + _of_function(parts.get("_collate_fn"))
+    return makers + _of_function(parts.get("_collate_fn"))
 
 
 def _pairs(assign):
@@ -451,14 +450,14 @@ def _judged_call(call):
         return CERTAIN, ("nan" if text == "nan" else "")
     if name.rstrip("_") not in _HAS_A_POLE:
         return GUARDED, ""
-    given = [*call.args, getattr(call.func, "value", None)]
+    operands = [*call.args, getattr(call.func, "value", None)]
     number = call.args[-1] if call.args else None
     if name.rstrip("_") in ("pow", "float_power"):
         if _is_whole(number):
             return GUARDED, ""
     elif name.rstrip("_") in _BY_A_NUMBER and _is_constant(number):
         return GUARDED, ""
-    guarded = any(part is not None and _is_kept_off(part) for part in given)
+    guarded = any(part is not None and _is_kept_off(part) for part in operands)
     settled = {keyword.arg for keyword in call.keywords} & {"correction", "unbiased", "ddof"}
     return (GUARDED if guarded or settled else LIKELY), name
 
@@ -489,16 +488,16 @@ def _is_a_number_of(owners, node):
         node = node.value
     if not path or not isinstance(node, ast.Name):
         return False
-    held = [value for name, value in owners if name == node.id]
+    candidates = [value for name, value in owners if name == node.id]
     for attribute in reversed(path):
-        held = [_own(value, attribute) for value in held]
-    return any(type(value) in (int, float) and value for value in held)
+        candidates = [_own(value, attribute) for value in candidates]
+    return any(type(value) in (int, float) and value for value in candidates)
 
 
 def _own(value, attribute):
     """What an object has as an attribute of its own; no code of its class is run."""
-    kept = getattr(type(value), "__dict__", {}).get(attribute)
-    if inspect.ismemberdescriptor(kept):  # of a class with slots
+    member = getattr(type(value), "__dict__", {}).get(attribute)
+    if inspect.ismemberdescriptor(member):  # of a class with slots
         return getattr(value, attribute, None)
     return (getattr(value, "__dict__", None) or {}).get(attribute)
 

@@ -223,12 +223,7 @@ def _largest_finite_gradient(call):
 
 def _takers(watched, point):
     """Calls in which the tensor was used, whose own gradients are finite, and the one around."""
-    takers = [
-        call
-        for call in watched.calls
-        if any(taken is point for taken in call.inputs)
-        and not any(is_bad(taken.gradient) for taken in call.results)
-    ]
+    takers = [call for call in watched.calls if _takes(call, point)]
     around = point.maker
     if around is not None and any(taken is point for taken in around.results):
         around = around.parent
@@ -237,6 +232,13 @@ def _takers(watched, point):
     elif around is None and point.maker is not None:
         takers.append(None)
     return takers
+
+
+def _takes(call, point):
+    """Whether the tensor was given to a call none of whose results has a bad gradient."""
+    if not any(taken is point for taken in call.inputs):
+        return False
+    return not any(is_bad(result.gradient) for result in call.results)
 
 
 def _operations(loss):
@@ -252,16 +254,16 @@ def _likeliest(operations, call, point):
     operation. A call of None is what lies after the model.
     """
     within_call = _own_range(call) if call is not None else _always
-    own = [
+    candidates = [
         (graph_origin.weight_of(name), number, name)
         for number, name in operations
         if number > point.number and within_call(number)
     ]
-    if not own:
+    if not candidates:
         return (-1, 0), None
-    weight, _, name = max(own)
+    weight, _, name = max(candidates)
     # of calls alike, the one with fewer operations
-    return (weight, 0 if call is None else -len(own)), name
+    return (weight, 0 if call is None else -len(candidates)), name
 
 
 def _always(number):

@@ -157,15 +157,13 @@ def _guessed(script_trace: ScriptTrace) -> tuple[str, ...]:
     """What is not the script's own, and why it could not be."""
     if script_trace.how == "ran":
         return script_trace.guessed
-    failed = next(
-        (
-            attempt.get("outcome", "")
-            for attempt in script_trace.tried
-            if attempt.get("way") == "ran"
-        ),
-        "",
+    outcomes = (
+        attempt.get("outcome", "") for attempt in script_trace.tried if attempt.get("way") == "ran"
     )
-    return (*script_trace.guessed, *([f"since {_sentence('ran', failed)}"] if failed else []))
+    failed = next(outcomes, "")
+    if not failed:
+        return script_trace.guessed
+    return (*script_trace.guessed, f"since {_sentence('ran', failed)}")
 
 
 def setup_of_log(script_trace: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:

@@ -12,6 +12,7 @@ from gputop.cli.errors import CliError
 from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
+    from gputop_analysis.traces.model import Lane
     from gputop_probes.record.reader import RunRecord
 
 STEADY_STEPS = 10
@@ -142,15 +143,16 @@ def _in_short(event: dict[str, Any]) -> str:
         lanes = analyse_trace(event["trace_path"]).lanes
     except (TraceError, KeyError, TypeError):
         return f"{event['steps']} steps"
-    parts = [
-        f"{lane.wall_ms:.1f} ms: "
-        + ", ".join(
-            f"{name.replace('_', ' ')} {100 * value / lane.wall_ms:.0f} %"
-            for name, value in lane.parts_ms.items()
-        )
-        for lane in lanes
+    return "; ".join(map(_lane_in_short, lanes)) + f"   {event['trace_path']}"
+
+
+def _lane_in_short(lane: Lane) -> str:
+    """``18.2 ms: compute 71 %, idle 29 %``."""
+    shares = [
+        f"{name.replace('_', ' ')} {100 * value / lane.wall_ms:.0f} %"
+        for name, value in lane.parts_ms.items()
     ]
-    return "; ".join(parts) + f"   {event['trace_path']}"
+    return f"{lane.wall_ms:.1f} ms: {', '.join(shares)}"
 
 
 def _table(event: dict[str, Any], width: int) -> list[str]:

@@ -169,9 +169,8 @@ def _print_rules(as_json: bool) -> None:
     rules = all_rules().values()
     if as_json:
         fields = ("id", "finding", "severity", "why")
-        print(
-            json.dumps([{name: getattr(rule, name) for name in fields} for rule in rules], indent=2)
-        )
+        data = [{name: getattr(rule, name) for name in fields} for rule in rules]
+        print(json.dumps(data, indent=2))
         return
     width = max(len(rule.id) for rule in rules)
     for rule in rules:

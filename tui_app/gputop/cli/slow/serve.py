@@ -83,13 +83,13 @@ def _bound(host: str, port: int) -> socket.socket:
     Raises:
         CliError: it is taken, or the address is not of this machine.
     """
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
     except OSError as error:
-        made.close()
+        listener.close()
         raise CliError(
             f"cannot listen at {host}:{port} ({error.strerror}): give --port another, or 0"
         ) from None
-    return made
+    return listener

@@ -393,8 +393,8 @@ def _watts_of(written: str, name: str) -> float:
     from gputop.this_machine import lowered_limit_w
     from gputop_analysis.planner.hardware import watts_of
 
-    if said := watts_of(written):
-        return said
+    if watts := watts_of(written):
+        return watts
     limit = lowered_limit_w(name)
     if limit:
         notice(f"the {name} here are limited to {limit:.0f} W: planned with that")

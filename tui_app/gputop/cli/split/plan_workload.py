@@ -119,7 +119,7 @@ def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
         float("inf") if ms is None else ms / 1e3
         for ms in (options.first_token_ms, options.token_ms)
     ]
-    if any(not row > 0 for row in limits):
+    if any(not limit > 0 for limit in limits):
         raise CliError("--first-token-ms and --token-ms must be above 0")
     model = model_of(options.model)
     request = Serving(model, options.prompt, options.output, options.dtype or "bf16", *limits)

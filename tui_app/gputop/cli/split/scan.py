@@ -54,13 +54,10 @@ def execute(words: list[str]) -> int:
     from gputop.cli.split.plan import calibration_of
 
     per_node = gpus // options.nodes if options.nodes else 0
-    rows = [
-        _row(job, wanted, gpus, limits, calibration_of(options, wanted.gpu))
-        for wanted in (
-            Wanted(name, per_node, options.network, usd_per_gpu_hour(name))
-            for name in _known(names)
-        )
-    ]
+    rows = []
+    for name in _known(names):
+        wanted = Wanted(name, per_node, options.network, usd_per_gpu_hour(name))
+        rows.append(_row(job, wanted, gpus, limits, calibration_of(options, wanted.gpu)))
     by_cost = (options.sort or ("cost" if fleet.priority == "cost" else "time")) == "cost"
     rows.sort(
         key=lambda row: (

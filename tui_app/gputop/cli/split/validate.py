@@ -42,15 +42,10 @@ def execute(words: list[str]) -> int:
         gpu_named(options.gpu)  # a name that nobody knows is told before anything is checked
     results = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]
     if options.json:
-        print(
-            json.dumps(
-                [
-                    {**result, "problems": [p._asdict() for p in result["problems"]]}
-                    for result in results
-                ],
-                indent=2,
-            )
-        )
+        data = [
+            {**result, "problems": [p._asdict() for p in result["problems"]]} for result in results
+        ]
+        print(json.dumps(data, indent=2))
     else:
         for result in results:
             _print(result)

@@ -43,6 +43,6 @@ def _parts(change: Change, room: int) -> str:
     from gputop_analysis.planner.choices import NAMES
 
     order = sorted(change.parts_s, key=lambda part: -abs(change.parts_s[part]))[:_NAMED]
-    told = [f"{NAMES[part]} {1000 * change.parts_s[part]:+,.0f} ms" for part in order]
-    texts = ("   " + ", ".join(told[:count]) for count in range(len(told), 0, -1))
+    parts = [f"{NAMES[part]} {1000 * change.parts_s[part]:+,.0f} ms" for part in order]
+    texts = ("   " + ", ".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((text for text in texts if len(text) <= room), "")
