@@ -15,7 +15,7 @@ from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
 from gputop_agent.timing.step_state import EVALUATING, open_step
 
 
-class Loop(NamedTuple):
+class Began(NamedTuple):
     """What the step had when the newest iterator was made. Times in nanoseconds."""
 
     iterator_id: int
@@ -30,7 +30,7 @@ class Loop(NamedTuple):
 
 def begins(iterator):
     """An iterator is made."""
-    open_step.loop = Loop(
+    open_step.loop = Began(
         id(iterator),
         session.step,
         open_step.backwards + open_step.grads,

@@ -69,7 +69,7 @@ class StepState:
         self.last_fetch_step = -100
         self.iterator_id = 0  # of the DataLoader's iterator that was asked last
         self.loader: Any = None  # description of its DataLoader
-        self.loop: Any = None  # a ``loops.Loop``: over the newest iterator of a DataLoader
+        self.loop: Any = None  # a ``loops.Began``: over the newest iterator of a DataLoader
         self.stepped = set()  # ids of the optimizers that stepped
         # -- a rare look at gradients and parameters (checkup)
         self.check_stage = NO_CHECK
