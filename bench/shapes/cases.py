@@ -2651,6 +2651,156 @@ THIRTYSECOND_Z = (
 before any of it was run under gputop.
 """
 
+THIRTYTHIRD_X = (
+    Shape("hue_by_colorsys", "beetles.py", LOADER, also=LOADER),
+    Shape("rough_pictures_often", "beetles.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape("pictures_logged_uncommitted", "beetles.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("places_of_smaller_grid", "beetles.py", ENDS, also=ENDS, exit_code=1),
+    Shape("parts_of_other_ndim", "beetles.py", ("NU08",), also=("NU08", "NU11")),
+    Shape("mixing_seeded_anew", "beetles.py", ("RE05",)),
+    Shape(
+        "spread_of_equal_pictures",
+        "beetles.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("prompt_cut_by_letters", "butlers.py", LOADER, also=LOADER, timed=True),
+    Shape(
+        "weight_of_unanimous_votes",
+        "butlers.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("perplexity_under_dropout", "butlers.py", ("NU21",)),
+    Shape("best_loaded_beside", "butlers.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape(
+        "grams_counted_afresh",
+        "butlers.py",
+        ("HO06", "CE11"),
+        also=("HO06", "CE11"),
+        timed=True,
+    ),
+    Shape("report_holds_tensor", "butlers.py", ENDS, also=ENDS, exit_code=1),
+    Shape("scores_kept_for_entropy", "butlers.py", GROWS, also=(*GROWS, "HO12")),
+)
+"""Beetles by a small vision transformer, and butlers tuned on preferences with LoRA; marks and all
+before any of it was run under gputop.
+"""
+
+THIRTYTHIRD_Y = (
+    Shape(
+        "flake_drawn_by_pixel",
+        "snowflakes.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "frechet_each_update",
+        "snowflakes.py",
+        ("CR04", "HO06", "HO08"),
+        also=("CR04", "HO06", "HO08", "CR05"),
+        timed=True,
+    ),
+    Shape(
+        "evaluated_through_wrapper",
+        "snowflakes.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "snr_of_no_signal",
+        "snowflakes.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "rolled_back_by_own_loss",
+        "snowflakes.py",
+        ("NU09",),
+        rank=None,
+        also=("NU09", "NU10", "NU02"),
+    ),
+    Shape("snapshots_of_every_update", "snowflakes.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "groups_by_last_name",
+        "snowflakes.py",
+        ("NU08",),
+        rank=None,
+        also=("NU08", "NU11", "NU05", "NU03", "NU07"),
+    ),
+    # CUNEIFORM
+    Shape("stage_order_without_rank", "cuneiform.py", ("IN12",), rank=None, also=("IN12",)),
+    Shape(
+        "halves_of_sorted_batch",
+        "cuneiform.py",
+        ("CR15", "CR01", "CR02"),
+        rank=1,
+        also=("CR15", "CR01", "CR02", "CR05"),
+    ),
+    Shape("longest_of_first_tablets", "cuneiform.py", ENDS, rank=1, also=ENDS, exit_code=1),
+    Shape("cleared_own_shard", "cuneiform.py", ("NU11",), rank=None, also=("NU11", "NU05", "NU07")),
+    Shape(
+        "consolidated_each_few",
+        "cuneiform.py",
+        ("HO07", "HO06", "CR06"),
+        rank=None,
+        also=("HO07", "HO06", "HO15", "CR04", "CR06", "HO12"),
+    ),
+    Shape("decay_over_first_stage", "cuneiform.py", ("NU06",), rank=None, also=("NU06", "NU07")),
+    Shape("hard_rows_hold_batches", "cuneiform.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+)
+"""Snowflakes of a diffusion under DDP, and cuneiform under ZeroRedundancyOptimizer with gradients
+averaged by hand; marks and all before any of it was run under gputop.
+"""
+
+THIRTYTHIRD_Z = (
+    Shape("same_hours_sought_at_access", "bicycles.py", LOADER, also=LOADER, timed=True),
+    Shape("sparse_gradients_kept_for_heat", "bicycles.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "projection_in_neither_optimizer", "bicycles.py", ("NU08", "NU11"), also=("NU08", "NU11")
+    ),
+    Shape(
+        "scaled_by_still_dock",
+        "bicycles.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("horizon_outgrows_targets", "bicycles.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "evaluated_by_windows_seen",
+        "bicycles.py",
+        ("HO08",),
+        also=("HO08", "HO15", "HO06"),
+    ),
+    Shape("mode_behind_unfinished_generator", "bicycles.py", ("NU14",)),
+    Shape("baseline_fitted_in_collate", "cheeses.py", LOADER, also=LOADER, timed=True),
+    Shape("reset_misses_parents_state", "cheeses.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("cosine_turns_within_epoch", "cheeses.py", ("NU15",), also=("NU15", "NU06", "NU07")),
+    Shape(
+        "variance_falls_to_nothing",
+        "cheeses.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "bands_blanked_each_step",
+        "cheeses.py",
+        ("HO08", "HO06", "HO18"),
+        also=("HO08", "HO06", "HO18", "HO15"),
+    ),
+    Shape("bincount_without_minlength", "cheeses.py", ENDS, also=ENDS, exit_code=1),
+    Shape("deliveries_left_in_order", "cheeses.py", ("NU22",), also=("NU22", "NU02", "NU07")),
+)
+"""Bicycles by recurrent networks with sparse tags, and cheeses by three heads under Lightning;
+marks and all before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2706,6 +2856,9 @@ BATCHES = (
     THIRTYSECOND_X,
     THIRTYSECOND_Y,
     THIRTYSECOND_Z,
+    THIRTYTHIRD_X,
+    THIRTYTHIRD_Y,
+    THIRTYTHIRD_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2813,4 +2966,10 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "blurred_before_cropping": {"STEPS": "110"},
     "margins_by_each_pair": {"STEPS": "150"},
     "preview_thread_never_waits": {"STEPS": "40"},
+    "hue_by_colorsys": {"STEPS": "150"},
+    "rough_pictures_often": {"STEPS": "150"},
+    "prompt_cut_by_letters": {"STEPS": "140"},
+    "evaluated_through_wrapper": SOON,
+    "flake_drawn_by_pixel": {"STEPS": "130"},
+    "longest_of_first_tablets": {"STEPS": "120"},
 }
