@@ -88,7 +88,7 @@ class CheckupEvent(TypedDict, total=False):
     ``Embedding.from_pretrained`` that leaves ``freeze=True`` unsaid.
     """
     frozen_whole: bool
-    """No group has one that does."""
+    """No group has one that does; ``frozen_group_at`` is then where an adapter is exchanged."""
     gradients_looked_at: Whole
     gradients_not_zero: Whole
     """Values of up to eight gradients just before an update."""

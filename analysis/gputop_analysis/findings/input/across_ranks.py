@@ -22,6 +22,9 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.rank_excess import reference
 from gputop_analysis.view import Array, RunView
 
+SHARED_OUT = "ZeroRedundancyOptimizer"
+"""Of replicas, which DDP or the script itself keeps alike."""
+
 
 @finding(
     id="IN11",
@@ -241,14 +244,27 @@ def _fingerprints(view: RunView, rank: int) -> Array:
 
 
 def _is_data_parallel(view: RunView) -> bool:
-    """DDP or FSDP over all ranks; on larger meshes some see the same data on purpose."""
+    """DDP, FSDP or gradients summed by hand over all ranks; on larger meshes some see the same data
+    on purpose.
+    """
     for rank in view.ranks[:2]:
         parallel = view.hello(rank).get("parallel") or {}
-        if not (parallel.get("ddp") or parallel.get("fsdp")) or _has_several_dimensions(
-            parallel.get("mesh")
-        ):
+        is_wrapped = bool(parallel.get("ddp") or parallel.get("fsdp"))
+        if _has_several_dimensions(parallel.get("mesh")):
+            return False
+        if not is_wrapped and not _is_by_hand(view, rank):
             return False
     return True
+
+
+def _is_by_hand(view: RunView, rank: int) -> bool:
+    """Whether a rank's gradients are summed by the script itself, or its optimizer's states are
+    shared out over replicas.
+    """
+    if any(event.get("by_hand") for event in view.events("replica", rank=rank)):
+        return True
+    optimizer = view.hello(rank).get("optimizer") or {}
+    return SHARED_OUT in (optimizer.get("class"), *(optimizer.get("others") or ()))
 
 
 def _has_several_dimensions(mesh: Mesh | None) -> bool:

@@ -266,7 +266,7 @@ def _nothing_to_update(view: RunView, spec: Spec, rank: int, look: Event, in_a_r
         fix="make the optimizer of what trains now, after the call that freezes or exchanges "
         "parameters, such as load_adapter(), set_adapter() or requires_grad_()",
         rank=everybody(view),
-        site=(view.hello(rank).get("optimizer") or {}).get("site"),
+        site=look.get("frozen_group_at") or (view.hello(rank).get("optimizer") or {}).get("site"),
         confidence=0.9,
         proof=Proof(
             statistic="looks in a row at which all of the optimizer is frozen",

@@ -5,6 +5,8 @@ import ast
 from gputop_agent.runtime import source, syntax
 from gputop_agent.watchers.looks import gradients
 
+_EXCHANGES = r"\.(?:load|set|add)_adapter\("
+
 
 def fields(optimizer):
     """``{"frozen_group", "frozen_group_names", "frozen_group_at"}``: values and names of such
@@ -17,7 +19,8 @@ def fields(optimizer):
         return {}
     if len(frozen) == len(groups):
         values = sum(parameter.numel() for group in frozen for parameter in group)
-        return {"frozen_group": values, "frozen_whole": True}
+        exchanged_at = source.place_matching(_EXCHANGES)
+        return {"frozen_group": values, "frozen_whole": True, "frozen_group_at": exchanged_at}
     parameters = [parameter for group in frozen for parameter in group]
     names = gradients.names(parameters[: gradients.MAX_NAMES])
     return {
