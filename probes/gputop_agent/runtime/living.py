@@ -61,3 +61,11 @@ class Living:
             reference = self._gone.popleft()
             if self._entries.get(reference.key, (None,))[0] is reference:
                 del self._entries[reference.key]
+
+
+def outermost(optimizers):
+    """Those that no other of them has as an attribute: ``ZeroRedundancyOptimizer`` holds one of a
+    rank's share, wrappers the one that they wrap.
+    """
+    held_ids = {id(value) for outer in optimizers for value in outer.__dict__.values()}
+    return [optimizer for optimizer in optimizers if id(optimizer) not in held_ids]

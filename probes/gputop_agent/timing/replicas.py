@@ -13,7 +13,7 @@ import zlib
 from functools import lru_cache
 
 from gputop_agent.runtime import guard, late, source, transport
-from gputop_agent.runtime.living import alive
+from gputop_agent.runtime.living import alive, outermost
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import gradient_sums, steps
 from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
@@ -199,15 +199,18 @@ def _model_line():
 
 
 def _outside():
-    """Parameters that an optimizer updates and that no DDP module has."""
+    """Parameters that an optimizer updates and that no DDP module has, each once and in the same
+    order on all ranks: an optimizer that another one holds, as ZeRO's, has a rank's share alone.
+    """
     inside = {id(parameter) for module in alive(session.ddp) for parameter in module.parameters()}
-    return [
-        parameter
-        for optimizer in alive(session.optimizers.values())
+    outside = {
+        id(parameter): parameter
+        for optimizer in outermost(alive(session.optimizers.values()))
         for group in optimizer.param_groups
         for parameter in group["params"]
         if parameter.requires_grad and id(parameter) not in inside
-    ]
+    }
+    return list(outside.values())
 
 
 def _names(parameters):

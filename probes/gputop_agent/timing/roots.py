@@ -45,10 +45,7 @@ def discover():
     """Find and hook what trains. Called at the first backward or optimizer step; 10-60 ms, once."""
     search.passes += 1
     modules, optimizers = _live_objects()
-    held_ids = {id(value) for outer in optimizers for value in outer.__dict__.values()}
-    # ZeroRedundancyOptimizer before the one that it holds: the first stands for all
-    optimizers.sort(key=lambda optimizer: id(optimizer) in held_ids)
-    for optimizer in optimizers:
+    for optimizer in (*living.outermost(optimizers), *optimizers):  # the first stands for all
         know(optimizer)
     wanted = [id(parameter) for optimizer in optimizers for parameter in _parameters_of(optimizer)]
     place_of = {key: place for place, key in enumerate(wanted)}

@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import Any
 
 from gputop_agent.runtime import frames, guard, interrupts, late, source, transport
-from gputop_agent.runtime.living import alive
+from gputop_agent.runtime.living import alive, outermost
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events, gradient_sums, replicas, steps
 from gputop_agent.timing.step_state import (
@@ -149,7 +149,7 @@ def _begin(step):
     else:
         current.not_before_ns = 0
     guard.safely(tracers.look_again)
-    optimizers = alive(session.optimizers.values())
+    optimizers = outermost(alive(session.optimizers.values()))
     if late.may_look():
         _send_unsent()
         optimizers.sort(key=_stepped_and_size, reverse=True)
