@@ -41,9 +41,13 @@ def test_a_group_that_is_frozen_beside_one_that_is_not():
     assert told["frozen_group_at"].endswith("train.py:3")
 
 
-@pytest.mark.parametrize("frozen", [(), (0, 1)], ids=["none", "all"])
-def test_no_group_is_odd(frozen):
-    assert frozen_groups.fields(optimizer(*frozen)) == {}
+def test_no_group_is_odd():
+    assert frozen_groups.fields(optimizer()) == {}
+
+
+def test_all_groups_are_frozen():
+    told = frozen_groups.fields(optimizer(0, 1))
+    assert told["frozen_whole"] and told["frozen_group"] == 30
 
 
 def test_a_group_of_which_part_is_frozen():

@@ -585,6 +585,13 @@ def test_a_group_of_the_optimizer_that_is_frozen(tmp_path, at, severity):
     assert at is None or frozen.site == at
 
 
+def test_an_optimizer_that_has_nothing_to_update(tmp_path):
+    fields = {"frozen_group": 640, "frozen_whole": True, "frozen_group_at": "tune.py:40"}
+    nothing = found(looked_at(tmp_path, **fields))["NU08"]
+    assert (nothing.severity, nothing.site) == ("high", "tune.py:40")
+    assert "nothing to update" in nothing.title
+
+
 def test_weights_that_are_zero_still_have_the_line_that_makes_them(tmp_path):
     fields = {
         "zero_gradient": 300,
