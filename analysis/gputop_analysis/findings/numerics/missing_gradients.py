@@ -40,13 +40,14 @@ WHOLE_TOWER = 0.1
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
     "of what wants one; or at three looks in a row more than 1 % of what has one, or part "
     "of a model that is trained or a whole module beside it, is in no optimizer that has stepped, "
-    "and does not change; or one of several optimizers steps without any gradient; or parameters "
+    "and does not change; or all that the optimizer has is frozen, at three looks in a row; or one "
+    "of several optimizers steps without any gradient; or parameters "
     "have an attribute that is nearly called requires_grad, with another value",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
     reads="parameters of the optimizer whose gradient is None, at looks 20 steps or more apart",
-    silent="frozen parameters",
+    silent="frozen parameters beside others that are updated",
     traps="experts that no token was sent to",
     seen_on=CPU,
 )
