@@ -198,7 +198,8 @@ def batch(config: Any, training: Training) -> Dict[str, Any]:
     dtype = training.dtype
     latents = training.latents(denoiser_inputs.channels(training.values, config))
     if training.encodes:
-        frames = (training.frames,) if training.frames else ()
+        of_videos = "frames" in (training.vae or {})
+        frames = (training.frames or 1,) if of_videos else ()
         shape: Tuple[int, ...] = (latents[0], 3, *frames, *training.size)
         source = torch.empty(shape)
     else:
