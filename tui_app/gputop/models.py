@@ -79,6 +79,10 @@ def configuration(model: ModelShape) -> str | dict[str, Any]:
     """What a trace takes of a model in place of its dimensions: the file of its configuration, or
     the values of one; empty for a model by its dimensions.
     """
+    from gputop_analysis.catalog.other_kinds import TIMM
+
+    if model.family == TIMM:
+        return {TIMM: model.name}
     if model.source.endswith(".json") and Path(model.source).is_file():
         return _with_training(model)
     if model.source.startswith(_HUB):
@@ -99,13 +103,11 @@ def _with_training(model: ModelShape) -> str | dict[str, Any]:
 def _packaged(name: str) -> str | dict[str, Any]:
     from gputop_analysis.catalog.denoisers import denoiser
     from gputop_analysis.catalog.hub_configs import hub_config
-    from gputop_analysis.catalog.other_kinds import TIMM, timm_name
 
     if known := hub_config(name):
         return dict(known.config)
-    if known := denoiser(name):
-        return dict(known.values)
-    return {TIMM: name} if timm_name(name) else ""
+    known_denoiser = denoiser(name)
+    return dict(known_denoiser.values) if known_denoiser else ""
 
 
 def _of_hub(name: str) -> tuple[ModelShape, str] | None:
@@ -121,7 +123,8 @@ def _of_hub(name: str) -> tuple[ModelShape, str] | None:
         return _undimensioned(cached.config, cached.name, f"{_HUB}{cached.name}"), ""
     if known := denoiser(name):
         shape = _denoiser_shape(known, f"{_HUB}{known.name}")
-        return shape, f"{name} is taken as the denoiser of {known.name}"
+        as_named = known.name.lower().endswith(name.strip().lower())
+        return shape, "" if as_named else f"{name} is taken as the denoiser of {known.name}"
     if network := timm_name(name):
         return ModelShape(name=network, family=TIMM, source=f"{_HUB}{network}"), ""
     return None

@@ -95,7 +95,9 @@ def of_config(config: Mapping[str, Any], name: str) -> Denoiser:
         )
 
     def agreement(known: Denoiser) -> int:
-        return sum(config.get(field) == value for field, value in known.values.items())
+        fields = [field for field in known.values if field != TRAINING]
+        same = sum(config.get(field) == known.values[field] for field in fields)
+        return 2 * same - len(fields)
 
     training = dict(max(alike, key=agreement).values[TRAINING])
     return Denoiser(name, {**config, TRAINING: training})

@@ -37,7 +37,7 @@ _ROWS = {
     "xlm-roberta": 514,
 }
 """Rows of the table by family, where a configuration does not say it (transformers' defaults)."""
-_FIRST_ROWS = dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), 2)
+_FIRST_ROWS: dict[str, int] = dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), 2)
 """Rows before that of the first token: of the padding."""
 _FIELDS = ("max_target_positions", "max_decoder_position_embeddings", "max_position_embeddings")
 """Of a configuration, the decoder's own first."""

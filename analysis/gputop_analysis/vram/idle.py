@@ -13,7 +13,7 @@ from gputop_analysis.vram.setup import GALORE, TRANSFORMERS_CODE, Setup
 
 _OF_TEXT = frozenset(
     ("lengths", "loss", "attention", "freeze", "roles", "kernels", "gated_kernel", "dropout")
-    + ("modules_to_save", "recipe", "transformers")
+    + ("modules_to_save",)
 )
 """Options that a diffusion model's training has no use for."""
 SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")

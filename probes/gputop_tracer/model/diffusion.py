@@ -26,7 +26,12 @@ def build(values: Dict[str, Any], dtype: torch.dtype) -> Any:
         ValueError: this diffusers does not know its class, or cannot make it of these values.
     """
     fields = {name: value for name, value in values.items() if not name.startswith("_")}
-    return _made(values[CLASS], fields).to(dtype).train()
+    return _in(dtype, _made(values[CLASS], fields)).train()
+
+
+def _in(dtype: torch.dtype, model: Any) -> Any:
+    """Wholly of one type; the model's own ``to`` would warn of it."""
+    return nn.Module.to(model, dtype)
 
 
 def _made(name: str, fields: Dict[str, Any]) -> Any:
@@ -175,7 +180,7 @@ def frozen(training: Training) -> nn.ModuleDict:
     parts = nn.ModuleDict()
     if training.encodes and training.vae:
         vae = _made(training.vae["class"], training.vae["config"]).eval().requires_grad_(False)
-        parts["vae"] = vae.to(DTYPES.get(training.vae.get("dtype") or "", training.dtype))
+        parts["vae"] = _in(DTYPES.get(training.vae.get("dtype") or "", training.dtype), vae)
     if "text" not in training.cached:
         with torch.device("meta"):
             for number, encoder in enumerate(training.encoders):
