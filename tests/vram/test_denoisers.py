@@ -320,8 +320,8 @@ def test_what_is_cached_is_not_on_the_gpu(tmp_path):
     family = "UNet2DConditionModel"
     held = _traced(family, tmp_path, image_size=64, cached="none")
     cached = _traced(family, tmp_path, image_size=64)
-    assert "CLIP ViT-L/14 (123 M) frozen on the GPU" in held.meta["notes"][0]
-    assert "gone from the GPU" in cached.meta["notes"][0]
+    assert "the VAE (0.2 GiB), CLIP ViT-L/14 (0.2 GiB) on the GPU" in held.meta["notes"][0]
+    assert "run beforehand and not on the GPU" in cached.meta["notes"][0]
     assert _weights(held) - _weights(cached) == pytest.approx(2 * (83.65e6 + 123.06e6), rel=0.01)
 
 

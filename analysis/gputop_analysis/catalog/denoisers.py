@@ -55,8 +55,8 @@ class Denoiser(NamedTuple):
 
 
 def is_denoiser(family: str) -> bool:
-    """Whether a model's family is a class of diffusers: types of transformers have no capitals."""
-    return family[:1].isupper()
+    """Whether a model's family is a class of diffusers."""
+    return re.search(r"[23]D\w*Model$", family) is not None
 
 
 def denoiser(name: str) -> Denoiser | None:

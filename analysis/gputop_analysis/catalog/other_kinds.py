@@ -20,6 +20,10 @@ class Kind(NamedTuple):
 
 _SCRIPT = "gputop estimate train.py"
 _NETWORKS = "a network of timm or torchvision"
+_DIFFUSERS = (
+    "gputop estimate --model FOLDER  (FOLDER: of diffusers), or of its script: "
+    "gputop estimate train.py"
+)
 _CONFIG = (
     "gputop estimate --model FOLDER --trace  (FOLDER: with its config.json), or of its script: "
     "gputop estimate train.py"
@@ -30,7 +34,7 @@ KINDS = (
         r"stable-?diffusion|sdxl|\bsd-?v?[123]\b|\bflux\b|\bdit\b|\bsit\b|pixart|unet|ddpm|\bvae\b"
         r"|\bsana|hunyuan-?dit|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video"
         r"|\bmochi|qwen-image|animatediff|controlnet",
-        _SCRIPT,
+        _DIFFUSERS,
     ),
     Kind(
         "a model of sound",

@@ -88,7 +88,16 @@ class Training:
         return pixels * denoiser_inputs.divisor(self.values)
 
     def latents(self, channels: int) -> Tuple[int, ...]:
-        """The shape of the latents of a micro-batch: (batch, channels, [frames,] height, width)."""
+        """The shape of the latents of a micro-batch: (batch, channels, [frames,] height, width).
+
+        Raises:
+            ValueError: the denoiser takes more than what its VAE gives, as one that fills holes.
+        """
+        if self.vae and channels != self.vae["channels"]:
+            raise ValueError(
+                "the denoiser takes %d channels, the VAE gives %d: trace the script that trains "
+                "it, gputop estimate train.py" % (channels, self.vae["channels"])
+            )
         rows = int(self.setup.get("micro_batch") or 1)
         pixels = int(self.vae["pixels"]) if self.vae else 1
         edges = tuple(edge // pixels for edge in self.size)
@@ -104,28 +113,27 @@ class Training:
 
     def notes(self) -> List[str]:
         """What is assumed of the frozen parts."""
-        held = [_words(one) for one in self.encoders if "text" not in self.cached]
-        gone = [_words(one) for one in self.encoders if "text" in self.cached]
+        encoders = [self._words(one["name"], one) for one in self.encoders]
+        held, gone = ([], encoders) if "text" in self.cached else (encoders, [])
         if self.vae:
-            (held if self.encodes else gone).insert(0, "the VAE (%s)" % _size(self.vae))
+            (held if self.encodes else gone).insert(0, self._words("the VAE", self.vae))
         parts = []
         if held:
-            parts.append("%s frozen on the GPU, each batch encoded" % _listed(held))
+            parts.append("%s on the GPU, of encoders the weights alone" % ", ".join(held))
         if gone:
-            parts.append("%s run beforehand and gone from the GPU" % _listed(gone))
-        return ["%s: --cached latents, text or none says it" % "; ".join(parts)] if parts else []
+            parts.append("%s run beforehand and not on the GPU" % ", ".join(gone))
+        if not parts:
+            return []
+        return ["frozen: %s; --cached latents, text or none says otherwise" % "; ".join(parts)]
+
+    def _words(self, name: str, part: Dict[str, Any]) -> str:
+        size = 1e6 * part["millions"] * dtype_of(part, self.dtype).itemsize
+        return "%s (%.1f GiB)" % (name, size / 2**30)
 
 
-def _words(part: Dict[str, Any]) -> str:
-    return "%s (%s)" % (part["name"], _size(part))
-
-
-def _size(part: Dict[str, Any]) -> str:
-    return "%d M" % round(part["millions"])
-
-
-def _listed(names: List[str]) -> str:
-    return ", ".join(names)
+def dtype_of(part: Dict[str, Any], otherwise: torch.dtype) -> torch.dtype:
+    """The type that a frozen part is held in."""
+    return DTYPES.get(part.get("dtype") or "", otherwise)
 
 
 class Step(nn.Module):
@@ -180,7 +188,7 @@ def frozen(training: Training) -> nn.ModuleDict:
     parts = nn.ModuleDict()
     if training.encodes and training.vae:
         vae = _made(training.vae["class"], training.vae["config"]).eval().requires_grad_(False)
-        parts["vae"] = _in(DTYPES.get(training.vae.get("dtype") or "", training.dtype), vae)
+        parts["vae"] = _in(dtype_of(training.vae, training.dtype), vae)
     if "text" not in training.cached:
         with torch.device("meta"):
             for number, encoder in enumerate(training.encoders):
