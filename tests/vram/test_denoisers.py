@@ -330,6 +330,32 @@ def _weights(tracker) -> int:
     return sum(one[0] for one in tracker.log.storages if strings[one[2]] == "weights")
 
 
+@pytest.mark.parametrize(
+    ("asked", "size"), [(0, (480, 720)), (480, (480, 720)), (240, (240, 368)), (96, (96, 144))]
+)
+def test_the_other_edge_of_a_video_follows(asked: int, size):
+    pytest.importorskip("torch")
+    from gputop_tracer.model.diffusion import Training
+
+    known = denoiser("THUDM/CogVideoX-2b")
+    assert known is not None
+    training = Training(dict(known.values), {"image_size": asked, "images": 9})
+    assert training.size == size
+    assert training.latents(16) == (1, 16, 3, size[0] // 8, size[1] // 8)
+
+
+def test_what_cannot_be_trained_so():
+    pytest.importorskip("torch")
+    from gputop_tracer.model.diffusion import Training
+
+    known = denoiser("sdxl")
+    assert known is not None
+    with pytest.raises(ValueError, match="does not divide into patches of 32: try 992"):
+        Training(dict(known.values), {"image_size": 1000})
+    with pytest.raises(ValueError, match="takes 9 channels, the VAE gives 4"):
+        Training(dict(known.values), {}).latents(9)
+
+
 def test_a_name_is_estimated_by_itself(capsys):
     """fp32 weights of 4 bytes a parameter, the optimizer's states twice that."""
     pytest.importorskip("diffusers", "0.35")
