@@ -13,6 +13,9 @@ from typing import Any, Dict, List, Optional
 
 from .progress import NO_LIBRARY, say
 
+_OF_NAMES = ("diffusers", "timm")
+"""Libraries that know models which no other tier covers."""
+
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Trace what the arguments ask for, a model or a script; the exit code."""
@@ -64,6 +67,11 @@ def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:
 
 def _missing(error: ImportError) -> str:
     """A library that is not there, or one that does not load a part of its own."""
+    if error.name in _OF_NAMES:
+        return (
+            "%s has no %s, which builds this model: pip install %s there, or trace the script "
+            "that trains it, gputop estimate train.py" % (sys.executable, error.name, error.name)
+        )
     if error.name and error.name.isidentifier():
         return "%s has no %s: install it there, or leave --tier trace" % (
             sys.executable,

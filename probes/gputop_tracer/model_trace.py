@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import sys
 from contextlib import ExitStack, nullcontext
@@ -15,10 +17,12 @@ from gputop_tracer.model import (
     adapters,
     build,
     checkpointing,
+    diffusion,
     factory,
     fused,
     heads,
     losses,
+    networks,
     parts,
     state_space,
     vision,
@@ -67,6 +71,8 @@ class TraceJob:
         self.model: Any = None
         self.loop: Optional[Loop] = None
         self.make_batch: Callable[[], Any] = lambda: ((), {})
+        self.around: Callable[[Any], Any] = lambda model: model
+        """Puts what is not trained around the model, once that lies on the device."""
 
     def of_transformers(self, source: Optional[str]) -> None:
         """A model of transformers, by its configuration."""
@@ -142,10 +148,7 @@ class TraceJob:
             )
 
     def _batch(self, config: Any) -> Dict[str, Any]:
-        dtype = build.weights_dtype(self.setup)
-        if autocast_dtype(self.setup) is not None:
-            dtype = torch.float32
-        inputs = heads.batch(config, self.setup, dtype)
+        inputs = heads.batch(config, self.setup, self._input_dtype())
         if pipeline.stages(self.setup) == 1:
             return inputs
         hidden = int(build.text_config(config).hidden_size)
@@ -160,6 +163,30 @@ class TraceJob:
             begins=begins,
             ends_here=last,
         )
+
+    def _input_dtype(self) -> torch.dtype:
+        """Of pixels and sound as they come from a loader."""
+        if autocast_dtype(self.setup) is not None:
+            return torch.float32
+        return build.weights_dtype(self.setup)
+
+    def of_diffusers(self, values: Dict[str, Any]) -> None:
+        """A denoiser of diffusers, by its configuration."""
+        training = diffusion.Training(values, self.setup)
+        frozen = diffusion.frozen(training)
+        self.model = diffusion.build(values, build.weights_dtype(self.setup))
+        config = self.model.config
+        self.make_batch = lambda: ((), diffusion.batch(config, training))
+        self.around = lambda model: diffusion.step(model, training, frozen, self.tracker)
+        self.notes += training.notes()
+
+    def of_network(self, name: str) -> None:
+        """A network of timm or torchvision, by its name."""
+        network, shape = networks.build(name, int(self.setup.get("image_size") or 0))
+        self.model = networks.Classifier(network).to(build.weights_dtype(self.setup))
+        rows, dtype = int(self.setup.get("micro_batch") or 1), self._input_dtype()
+        self.make_batch = lambda: ((), networks.batch(shape, rows, dtype))
+        self.notes.append("images of %d x %d pixels, cross-entropy over their classes" % shape[1:])
 
     def of_factory(self, name: str) -> None:
         """Any ``nn.Module``, by ``module:callable``."""
@@ -226,6 +253,7 @@ class TraceJob:
             tracker.mark("init", 0)
             shared = {**setup, "repeated": self._repeated}
             self.model = wrappers.place(self.model, shared, tracker, _head(self.model), self.notes)
+            placed, self.model = self.model, self.around(self.model)
             trained = [weight for weight in self.model.parameters() if weight.requires_grad]
             loop = self.loop = self._loop(trained)
             if wrappers.casts(setup) or zero.stage_of(setup):
@@ -238,8 +266,8 @@ class TraceJob:
             loop.accumulation = int(setup.get("accumulation") or 1)
             loop.in_flight = pipeline.in_flight(setup)
             if loop.in_flight == 1:
-                loop.no_sync = wrappers.waiting(self.model, setup)
-            loop.announce = wrappers.announcing(self.model, setup)
+                loop.no_sync = wrappers.waiting(placed, setup)
+            loop.announce = wrappers.announcing(placed, setup)
             loop.passes_on = not pipeline.is_last(setup)
             loop.run(steps)
             self._write_meta(trained)
@@ -304,16 +332,29 @@ def trace(
     """
     job = TraceJob(setup, full)
     job.notes += refuse(setup)
+    values = _values(source)
     if isinstance(made_by, torch.nn.Module):
         job.of_module(made_by, inputs)
     elif made_by:
         job.of_factory(made_by)
+    elif values.get(diffusion.CLASS):
+        job.of_diffusers(values)
+    elif values.get(networks.NAME):
+        job.of_network(values[networks.NAME])
     else:
         job.of_transformers(source)
     job.prepare()
     with passed_over():
         job.run(steps)
     return job.tracker
+
+
+def _values(source: Optional[str]) -> Dict[str, Any]:
+    """What a configuration's file holds; nothing where the source is no file."""
+    if not source or not os.path.isfile(source):
+        return {}
+    with open(source, encoding="utf-8") as text:
+        return dict(json.load(text))
 
 
 def refuse(setup: Dict[str, Any]) -> List[str]:
@@ -385,7 +426,7 @@ def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
 def versions() -> Dict[str, str]:
     """Of what decides about the memory of a step."""
     versions_ = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in ("transformers", "peft"):
+    for name in ("transformers", "diffusers", "timm", "peft"):
         module = sys.modules.get(name)
         if module is not None:
             versions_[name] = str(getattr(module, "__version__", ""))

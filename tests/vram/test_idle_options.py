@@ -21,6 +21,7 @@ SAMPLES = {
     "freeze": "language",
     "roles": "critic",
     "image_size": 672,
+    "cached": "text",
     "pipeline_stage": 1,
 }
 SAME = {

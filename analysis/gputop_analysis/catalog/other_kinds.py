@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from gputop_analysis.catalog.denoisers import is_denoiser
 from gputop_analysis.catalog.families import FAMILIES
 
 
@@ -18,6 +19,11 @@ class Kind(NamedTuple):
 
 
 _SCRIPT = "gputop estimate train.py"
+_NETWORKS = "a network of timm or torchvision"
+_DIFFUSERS = (
+    "gputop estimate --model FOLDER  (FOLDER: of diffusers), or of its script: "
+    "gputop estimate train.py"
+)
 _CONFIG = (
     "gputop estimate --model FOLDER --trace  (FOLDER: with its config.json), or of its script: "
     "gputop estimate train.py"
@@ -28,7 +34,7 @@ KINDS = (
         r"stable-?diffusion|sdxl|\bsd-?v?[123]\b|\bflux\b|\bdit\b|\bsit\b|pixart|unet|ddpm|\bvae\b"
         r"|\bsana|hunyuan-?dit|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video"
         r"|\bmochi|qwen-image|animatediff|controlnet",
-        _SCRIPT,
+        _DIFFUSERS,
     ),
     Kind(
         "a model of sound",
@@ -45,7 +51,7 @@ KINDS = (
         _CONFIG,
     ),
     Kind(
-        "a network of timm or torchvision",
+        _NETWORKS,
         r"resnet|resnext|convnext|efficientnet|mobilenet|densenet|regnet|\bvgg|inception|\bswin"
         r"|\bdeit|\bbeit|maxvit|dinov[23]|\bvit[-_.]\w+[-_.]patch|eva02|\bmae\b|hiera|nfnet|yolo"
         r"|faster-?rcnn|mask-?rcnn|\bdetr\b|segformer|\bsam[-_.]?2?\b",
@@ -89,12 +95,27 @@ _OWN_CODE = "auto_map"
 
 _NO_TOKENS = re.compile(
     r"resnet|convnext|swin|beit|dinov|deit|^vit_|regnet|mobilenet|efficientnet|wav2vec|hubert|wavlm"
+    r"|^timm$"
 )
+TIMM = "timm"
+"""The family of networks that only timm or torchvision knows."""
+_ELSEWHERE = re.compile(r"yolo|rcnn|detr|segformer|^sam\b|^mae$")
 
 
 def takes_tokens(family: str) -> bool:
     """Whether a model of that type reads or writes text, so that a sequence has a length."""
-    return _NO_TOKENS.search(family) is None
+    return _NO_TOKENS.search(family) is None and not is_denoiser(family)
+
+
+def timm_name(name: str) -> str:
+    """What timm or torchvision calls the network that a name means; empty: none of theirs."""
+    owner, _, plain = name.strip().removeprefix("hf-hub:").removeprefix("hf_hub:").rpartition("/")
+    named = re.fullmatch(r"[a-z]\w*(?:\.\w+)?", plain)
+    if named is None or owner not in ("", "timm", "torchvision"):
+        return ""
+    kind = kind_of(plain)
+    known = kind is not None and kind.name == _NETWORKS and not _ELSEWHERE.search(plain)
+    return plain if owner or known else ""
 
 
 def traced_alone(config: Mapping[str, Any]) -> bool:

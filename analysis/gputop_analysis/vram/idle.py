@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gputop_analysis.catalog.denoisers import is_denoiser
 from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram.options import OPTION, parse
 from gputop_analysis.vram.setup import GALORE, TRANSFORMERS_CODE, Setup
 
+_OF_TEXT = frozenset(
+    ("lengths", "loss", "attention", "freeze", "roles", "kernels", "gated_kernel", "dropout")
+    + ("modules_to_save",)
+)
+"""Options that a diffusion model's training has no use for."""
 SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 
 
@@ -47,6 +53,7 @@ NEEDS: dict[str, Precondition] = {
     "images": Precondition(
         lambda setup: bool(setup.model.vision_layers), "a model with a vision tower"
     ),
+    "cached": Precondition(lambda setup: is_denoiser(setup.model.family), "a diffusion model"),
     "lora_targets": _LORA,
     "lora_dtype": _ADAPTERS,
     "lora_dropout": _LORA,
@@ -121,14 +128,26 @@ def idle(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
         setup: what they describe.
     """
     if not setup.model.hidden:
-        if "seq" in map(plain_name, values) and not takes_tokens(setup.model.family):
-            yield f"--seq changes nothing here: {setup.model.name} takes no tokens"
+        yield from _idle_where_traced(map(plain_name, values), setup)
         return  # a module of one's own may take images
     for given_name, value in values.items():
         name = plain_name(given_name)
         if applies(name, setup) or parse(name, value) == OPTION[name].default:
             continue
         yield f"--{name.replace('_', '-')} changes nothing here: it needs {NEEDS[name].words}"
+
+
+def _idle_where_traced(names: Iterable[str], setup: Setup) -> Iterator[str]:
+    model = setup.model
+    denoises = is_denoiser(model.family)
+    for name in names:
+        written = f"--{name.replace('_', '-')}"
+        if name == "seq" and not takes_tokens(model.family):
+            yield f"{written} changes nothing here: {model.name} takes no tokens"
+        if name == "cached" and not denoises:
+            yield f"{written} changes nothing here: it needs {NEEDS[name].words}"
+        if name in _OF_TEXT and denoises:
+            yield f"{written} changes nothing here: it needs a model of text"
 
 
 def refuse(values: Mapping[str, Any], setup: Setup) -> None:

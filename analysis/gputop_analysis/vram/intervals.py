@@ -15,6 +15,7 @@ import json
 from functools import cache
 
 from gputop_analysis import data
+from gputop_analysis.catalog.denoisers import is_denoiser
 from gputop_analysis.vram.residuals import axes, spread
 from gputop_analysis.vram.setup import Setup
 
@@ -25,7 +26,7 @@ SURE = 19
 LEAST = 3.0
 """Least percent to either side where fewer runs speak, often alike and of one source."""
 UNKNOWN = (-30.0, 30.0)
-"""Where a tier was never compared: what other estimators are off by."""
+"""Where a tier was compared with few runs or none: what other estimators are off by."""
 
 
 def kind(setup: Setup) -> str:
@@ -61,6 +62,8 @@ def interval(setup: Setup, tier: str) -> tuple[float, float]:
     if tier == "formula":
         errors = spread(axes(setup))
         return errors.low, errors.high
+    if is_denoiser(setup.model.family):  # the packaged errors are those of language models
+        return UNKNOWN
     rows = _table().get(tier, {})
     for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))

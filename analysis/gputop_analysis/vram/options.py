@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gputop_analysis.catalog.denoisers import CACHED, is_denoiser
+from gputop_analysis.catalog.other_kinds import TIMM
+from gputop_analysis.catalog.positions import default_seq
 from gputop_analysis.parallelism.split import OFFLOADS, RECOMPUTES, SHARDINGS, Split
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram import peft_config, spellings
@@ -91,9 +94,25 @@ OPTIONS: tuple[SetupOption, ...] = (
         "galore_rank", "Training", "count", 128, "rank of the gradients that GaLore projects"
     ),
     SetupOption(
-        "images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0
+        "images",
+        "Training",
+        "count",
+        0,
+        "images of one sequence, for a model that sees; frames of a video",
+        least=0,
     ),
-    SetupOption("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
+    SetupOption(
+        "image_size", "Training", "count", 336, "edge of an image in pixels, the shorter", least=14
+    ),
+    SetupOption(
+        "cached",
+        "Training",
+        "words",
+        (),
+        "of a diffusion model, what was encoded before the training and is not on the GPU; as "
+        "the usual script does it",
+        CACHED,
+    ),
     SetupOption(
         "checkpointing",
         "Memory",
@@ -312,6 +331,8 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     given = {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
     chosen = _defaults(model) if base is None else values_of(base)
     chosen |= given
+    if base is None and is_denoiser(model.family):
+        chosen |= _as_diffusers_trains(chosen, given)
     if chosen["adapter"] and (lora := peft_config.as_lora(chosen["adapter"])):
         parsed = {name: parse(name, value) for name, value in lora.items()}
         chosen |= parsed | {"adapter": ""} | {name: given[name] for name in parsed if name in given}
@@ -330,6 +351,20 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     return _made(model, chosen)
 
 
+def _as_diffusers_trains(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What its example scripts do where nothing else is said: autocast, over fp32 weights where
+    these are trained, and adapters on all of attention.
+    """
+    low = chosen["dtype"] in ("bf16", "fp16")
+    adapted = bool(chosen["lora_rank"] or chosen["adapter"])
+    usual = {
+        "autocast": low,
+        "weights": "fp32" if low and not adapted else chosen["weights"],
+        "lora_targets": vocabulary.OF_ATTENTION,
+    }
+    return {name: value for name, value in usual.items() if name not in given}
+
+
 def _writes_attention_out(chosen: Mapping[str, Any]) -> bool:
     """Whether the release of Transformers that is told had no SDPA yet."""
     in_library = chosen["recipe"] in vocabulary.TRANSFORMERS_CODE
@@ -338,8 +373,9 @@ def _writes_attention_out(chosen: Mapping[str, Any]) -> bool:
 
 def _defaults(model: ModelShape) -> dict[str, Any]:
     defaults = {option.name: option.default for option in OPTIONS}
-    if model.max_position:
-        defaults["seq"] = min(defaults["seq"], model.max_position)
+    defaults["seq"] = default_seq(model, defaults["seq"])
+    if is_denoiser(model.family) or model.family == TIMM:
+        defaults |= {"images": model.frames, "image_size": model.vision_image}
     return defaults
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gputop_analysis.catalog.positions import longest
 from gputop_analysis.parallelism.rules import UNEVEN_STAGES, Training, broken, words
 from gputop_analysis.vram import conf
 from gputop_analysis.vram.setup import GALORE, Lora, ModelShape, Setup
@@ -41,11 +42,10 @@ def _counts(setup: Setup) -> Iterator[str]:
             yield f"{name} must be at least 1, not {value}"
         if value > MOST:
             yield f"{name} must be at most {MOST}, not {value}"
-    longest = setup.model.max_position
-    if longest and setup.seq > longest and setup.model.family in ("gpt2", "bert", "opt"):
+    beyond = longest(setup.model)
+    if beyond and setup.seq > beyond:
         yield (
-            f"{setup.model.name} has learned positions for {longest} tokens, seq {setup.seq} is "
-            "beyond them"
+            f"{setup.model.name} has positions for {beyond} tokens, seq {setup.seq} is beyond them"
         )
 
 
@@ -131,7 +131,7 @@ def _vision(setup: Setup) -> Iterator[str]:
     if setup.model.vision_layers:
         return
     name = setup.model.name
-    if setup.images:
+    if setup.images and not setup.model.frames:
         yield f"{name} has no vision tower, so it takes no images"
     if "vision" in setup.freeze:
         yield f"{name} has no vision tower to freeze"

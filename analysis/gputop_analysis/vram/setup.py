@@ -44,6 +44,8 @@ RECIPES = (
     "plain",
 )
 """Whose habits a run has where options are open: gradients' dtype, master weights, buffers."""
+OF_ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+"""Layers that diffusers' example scripts adapt."""
 TRANSFORMERS_CODE = ("transformers", "deepspeed")
 """Recipes whose model runs as Transformers wrote it, operation by operation."""
 PLAIN_LOOPS = ("litgpt", "plain")
@@ -90,7 +92,11 @@ class ModelShape:
     vision_ffn: int = 0
     vision_patch: int = 0
     vision_image: int = 0
-    """Edge of an image in pixels, of a tower that takes one size."""
+    """Edge of an image in pixels, of a tower that takes one size; the shorter one of those that a
+    denoiser is trained at.
+    """
+    frames: int = 0
+    """Of a video, for a denoiser of videos."""
     vision_params: int = 0
     projector_params: int = 0
     params: int = 0
@@ -147,6 +153,11 @@ class Setup:
     """Parts that are not trained: ``vision``, ``projector``, ``language``, ``embeddings``."""
     images: int = 0
     image_size: int = 336
+    """Pixels; 0: as the network has it."""
+    cached: tuple[str, ...] = ()
+    """Of a diffusion model, what is encoded before the training: ``latents``, ``text``, or
+    ``none``; empty: as the usual script does it.
+    """
     roles: tuple[str, ...] = ()
     """RLHF: models on this GPU besides the actor: ``critic``, ``reference``, ``reward``."""
     kernels: bool = False

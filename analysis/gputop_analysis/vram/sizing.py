@@ -88,7 +88,8 @@ def _by_upcast(setup: Setup, peak: Peak) -> int:
     training (its ``utils/other.py``: ``prepare_model_for_kbit_training``).
     """
     by_bitsandbytes = setup.quantized in ("nf4", "int8") and setup.lora is not None
-    if not by_bitsandbytes or setup.weights or setup.dtype == "fp32":
+    is_counted = bool(setup.model.hidden)
+    if not by_bitsandbytes or not is_counted or setup.weights or setup.dtype == "fp32":
         return 0
     return _more_reserved(setup, setup.but(weights="fp32"), peak)
 

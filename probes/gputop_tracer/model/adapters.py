@@ -12,7 +12,7 @@ from torch import nn
 from . import losses, quantized
 from .build import DTYPES, compute_dtype, quiet
 
-_QKV = ["c_attn", "query_key_value", "qkv_proj", "Wqkv"]
+_QKV = ["c_attn", "query_key_value", "qkv_proj", "Wqkv", "qkv"]
 _PEERS = {
     "q_proj": [*_QKV, "query", "q", "q_b_proj"],
     "k_proj": [*_QKV, "key", "k", "kv_b_proj"],

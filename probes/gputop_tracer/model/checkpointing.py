@@ -28,6 +28,10 @@ def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
     options: Dict[str, Any] = {"use_reentrant": _reentrant(setup)}
     if checkpointing == "selective":
         options = {"use_reentrant": False, "context_fn": selective}
+    of_diffusers = _enabling_of_diffusers(model)
+    if of_diffusers is not None and checkpointing == "full":
+        of_diffusers()
+        return
     enable = getattr(model, "gradient_checkpointing_enable", None)
     if enable is not None and getattr(model, "supports_gradient_checkpointing", True):
         try:
@@ -43,6 +47,12 @@ def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
             "selective checkpointing keeps every second matrix product and attention, as "
             "torchtitan does"
         )
+
+
+def _enabling_of_diffusers(model: Any) -> Any:
+    """Its models' own way, which has no nested backward; None for another library's."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return getattr(base, "enable_gradient_checkpointing", None)
 
 
 def around_units(model: Any, setup: Dict[str, Any]) -> None:

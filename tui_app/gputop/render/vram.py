@@ -9,7 +9,8 @@ from gputop import palette
 from gputop.render import numbers
 from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
 from gputop.render.rows import Row, hanging, left, right, row_width, shorten, whole
-from gputop_analysis.catalog.other_kinds import takes_tokens
+from gputop_analysis.catalog.denoisers import is_denoiser
+from gputop_analysis.catalog.other_kinds import TIMM, takes_tokens
 from gputop_analysis.units import GIB
 from gputop_analysis.vram.peft_config import kind
 
@@ -64,6 +65,10 @@ def words(setup: Setup) -> str:
     pieces += [f"micro-batch {setup.micro_batch}", setup.optimizer]
     if setup.images:
         pieces.append(f"{setup.images} x {setup.image_size} px")
+    elif setup.image_size and _has_images_alone(setup):
+        pieces.append(f"{setup.image_size} px")
+    if setup.cached:
+        pieces.append(f"cached {' and '.join(setup.cached)}")
     if setup.checkpointing != "none":
         pieces.append(f"{setup.checkpointing} checkpointing")
     if setup.loss != "plain":
@@ -85,6 +90,11 @@ def _adapter(lora: Lora, quantized: str) -> str:
 def _is_configured(setup: Setup) -> bool:
     """Whether a model without dimensions came from a configuration, so that options train it."""
     return setup.model.source.endswith(".json") or setup.model.source.startswith("hub:")
+
+
+def _has_images_alone(setup: Setup) -> bool:
+    """Whether the size of an image says how much goes through the model."""
+    return is_denoiser(setup.model.family) or setup.model.family == TIMM
 
 
 def _parallel_words(setup: Setup) -> list[str]:

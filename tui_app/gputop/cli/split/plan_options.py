@@ -20,6 +20,7 @@ from gputop.cli.named import (
 from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser, refuse_below_one
 from gputop.cli.split.plan_run import gpus_of
+from gputop_analysis.catalog.positions import default_seq
 from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.vram.options import OPTION
 
@@ -202,7 +203,7 @@ def _as_trained(job: Job, options: argparse.Namespace) -> Job:
 def _usual_seq(in_run: Setup | None, model: ModelShape) -> int:
     if in_run:
         return in_run.seq
-    return min(DEFAULT_SEQ, model.max_position or DEFAULT_SEQ)
+    return default_seq(model, DEFAULT_SEQ)
 
 
 def _usual_batch(options: argparse.Namespace, in_run: Setup | None, seq: int, gpus: int) -> int:
