@@ -171,8 +171,10 @@ def before_forward():
 
 
 def _stepped_and_size(optimizer):
-    """To look at one that steps, and now: of two of a size the other may be forgotten."""
-    size = sum(len(group["params"]) for group in optimizer.param_groups)
+    """To look at one that steps, and now: of two of a size the other may be forgotten. In values:
+    of as many tensors, the collector's order would choose.
+    """
+    size = sum(part.numel() for group in optimizer.param_groups for part in group["params"])
     return events.has_stepped(optimizer), events.steps_lately(id(optimizer)), size
 
 
