@@ -194,3 +194,22 @@ def test_a_length_in_thousands_and_a_batch_by_its_common_name(capsys):
     command.execute(words.split())
     setup = json.loads(capsys.readouterr().out)["setup"]
     assert (setup["seq"], setup["micro_batch"]) == (2048, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("cross-encoder/nli-deberta-v3-small", "microsoft/deberta-v3-small"),
+        ("jonatasgrosman/wav2vec2-large-xlsr-53-chinese-zh-cn", "facebook/wav2vec2-large-xlsr-53"),
+        ("mlx-community/whisper-large-v3-mlx-4bit", "openai/whisper-large-v3"),
+        ("facebook/bart-large-cnn", "facebook/bart-large"),
+        ("whisper-large-v3-turbo-german", "openai/whisper-large-v3-turbo"),
+        ("MoritzLaurer/mDeBERTa-v3-base-mnli-xnli", None),  # another vocabulary
+        ("sshleifer/distilbart-cnn-12-6", None),
+        ("facebook/convnext-base-384-22k-1k", None),
+        ("my-large", None),
+    ],
+)
+def test_a_fine_tune_is_known_by_what_it_is_called_after(name, known):
+    config = hub_config(name)
+    assert (config and config.name) == known

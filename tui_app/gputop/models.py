@@ -120,7 +120,7 @@ def _of_hub(name: str) -> tuple[ModelShape, str] | None:
     from gputop_analysis.vram.setup import ModelShape
 
     if cached := hub_config(name):
-        return _undimensioned(cached.config, cached.name, f"{_HUB}{cached.name}"), ""
+        return _undimensioned(cached.config, cached.name, f"{_HUB}{cached.name}"), cached.note
     if known := denoiser(name):
         shape = _denoiser_shape(known, f"{_HUB}{known.name}")
         as_named = known.name.lower().endswith(name.strip().lower())

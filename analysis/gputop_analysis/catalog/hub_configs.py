@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from gputop_analysis import data
 
 FILE = "hub_configs.json"
+_OTHER = re.compile(r"^\d+(?:px)?$|distil|tiny|mini|prun|moe|vision")
+"""In the other words of a name: another size or shape than that of what it is called after."""
 
 
 class HubConfig(NamedTuple):
@@ -22,11 +24,34 @@ class HubConfig(NamedTuple):
 
     name: str
     config: Mapping[str, Any]
+    note: str = ""
+    """How a name was read that is not its own."""
 
 
 def hub_config(name: str) -> HubConfig | None:
-    """The configuration that a hub's id, its last part or a name of timm means; None: unknown."""
-    return _by_name().get(_plain(name))
+    """The configuration that a hub's id, its last part or a name of timm means, or one of a
+    fine-tune that is called after it; None: unknown.
+    """
+    return _by_name().get(_plain(name)) or _of_fine_tune(name)
+
+
+def _of_fine_tune(name: str) -> HubConfig | None:
+    """``nli-deberta-v3-small`` as the longest of the names that it ends or begins with, where what
+    else it says is no number, which would be another size, and no other shape.
+    """
+    words = _words(name)
+    for length in range(len(words) - 1, 1, -1):
+        parts = ((words[-length:], words[:-length]), (words[:length], words[length:]))
+        for called, others in parts:
+            known = _by_name().get(_plain("-".join(called)))
+            if known and not any(map(_OTHER.search, others)):
+                note = f"{name.strip()} is taken as {known.name}, which it is called after"
+                return known._replace(note=note)
+    return None
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[-_]", name.strip().lower().rstrip("/").rpartition("/")[2])
 
 
 def hub_configs() -> tuple[HubConfig, ...]:
