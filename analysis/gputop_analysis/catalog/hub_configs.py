@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gputop_analysis import data
 
 FILE = "hub_configs.json"
-_OTHER = re.compile(r"^\d+(?:px)?$|distil|tiny|mini|prun|moe|vision")
+_OTHER = re.compile(r"^v?\d+(?:px)?$|distil|tiny|mini|prun|moe|vision")
 """In the other words of a name: another size or shape than that of what it is called after."""
 
 

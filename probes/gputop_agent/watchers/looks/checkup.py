@@ -13,7 +13,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent.runtime import frames, guard, interrupts, late, source, transport
+from gputop_agent.runtime import frames, guard, interrupts, late, modes, source, transport
 from gputop_agent.runtime.living import alive, outermost
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events, gradient_sums, replicas, steps
@@ -170,6 +170,7 @@ def before_forward():
     current.habits.before_forward()
 
 
+@modes.unseen
 def _stepped_and_size(optimizer):
     """To look at one that steps, and now: of two of a size the other may be forgotten. In values:
     of as many tensors, the collector's order would choose.
