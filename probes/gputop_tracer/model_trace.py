@@ -172,7 +172,7 @@ class TraceJob:
 
     def of_diffusers(self, values: Dict[str, Any]) -> None:
         """A denoiser of diffusers, by its configuration."""
-        training = diffusion.Training(values, self.setup)
+        training = diffusion.DenoiserTraining(values, self.setup)
         frozen = diffusion.frozen(training)
         self.model = diffusion.build(values, build.weights_dtype(self.setup))
         config = self.model.config

@@ -335,25 +335,25 @@ def _weights(tracker) -> int:
 )
 def test_the_other_edge_of_a_video_follows(asked: int, size):
     pytest.importorskip("torch")
-    from gputop_tracer.model.diffusion import Training
+    from gputop_tracer.model.diffusion import DenoiserTraining
 
     known = denoiser("THUDM/CogVideoX-2b")
     assert known is not None
-    training = Training(dict(known.values), {"image_size": asked, "images": 9})
+    training = DenoiserTraining(dict(known.values), {"image_size": asked, "images": 9})
     assert training.size == size
     assert training.latents(16) == (1, 16, 3, size[0] // 8, size[1] // 8)
 
 
 def test_what_cannot_be_trained_so():
     pytest.importorskip("torch")
-    from gputop_tracer.model.diffusion import Training
+    from gputop_tracer.model.diffusion import DenoiserTraining
 
     known = denoiser("sdxl")
     assert known is not None
     with pytest.raises(ValueError, match="does not divide into patches of 32: try 992"):
-        Training(dict(known.values), {"image_size": 1000})
+        DenoiserTraining(dict(known.values), {"image_size": 1000})
     with pytest.raises(ValueError, match="takes 9 channels, the VAE gives 4"):
-        Training(dict(known.values), {}).latents(9)
+        DenoiserTraining(dict(known.values), {}).latents(9)
 
 
 def test_a_name_is_estimated_by_itself(capsys):

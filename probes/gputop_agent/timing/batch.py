@@ -153,27 +153,27 @@ def _walk(value, path):
 
 
 def _make_plan(batch):
-    found = list(_tensors(batch, (), 0))
-    axis = batch_axis([tuple(tensor.shape) for _, tensor in found]) or 0
-    sample_path = found[0][0] if found else None
-    plan = (sample_path, _token_path(found, axis), axis)
+    tensors = list(_tensors(batch, (), 0))
+    axis = batch_axis([tuple(tensor.shape) for _, tensor in tensors]) or 0
+    sample_path = tensors[0][0] if tensors else None
+    plan = (sample_path, _token_path(tensors, axis), axis)
     _plans[type(batch)] = plan
     return plan
 
 
-def _token_path(found, axis):
+def _token_path(tensors, axis):
     """The path to the token ids: of that name, else the first whole numbers in rows as many as
     there are samples, which indexes of several tables are not.
     """
     ids = [
         (path, tensor)
-        for path, tensor in found
+        for path, tensor in tensors
         if len(tensor.shape) == 2 and str(tensor.dtype) in _TOKEN_DTYPES
     ]
     for path, _ in ids:
         if path and path[-1][1] in _TOKEN_NAMES:
             return path
-    samples = found[0][1].shape[axis] if found else 0
+    samples = tensors[0][1].shape[axis] if tensors else 0
     return next((path for path, tensor in ids if tensor.shape[axis] == samples), None)
 
 

@@ -22,7 +22,7 @@ class Arrangement(NamedTuple):
         return self.change(latents)
 
 
-class Kind(NamedTuple):
+class DenoiserKind(NamedTuple):
     """A class of denoisers."""
 
     conditions: Callable[[Any, Shape, int], Dict[str, Any]]
@@ -199,23 +199,25 @@ def _halvings(values: Dict[str, Any]) -> int:
 
 
 _TOKENS = Arrangement(_packed, -1)
-_KINDS: Dict[str, Kind] = {
-    "UNet2DConditionModel": Kind(_unet, divisor=_halvings),
-    "UNet2DModel": Kind(_unet_of_pixels, divisor=_halvings),
-    "DiTTransformer2DModel": Kind(_dit),
-    "SD3Transformer2DModel": Kind(_sd3),
-    "FluxTransformer2DModel": Kind(_flux, _TOKENS, lambda _values: 2, packs=4),
-    "PixArtTransformer2DModel": Kind(_pixart),
-    "SanaTransformer2DModel": Kind(_sana, divisor=lambda values: values.get("patch_size") or 1),
-    "CogVideoXTransformer3DModel": Kind(_cogvideox, Arrangement(_frames_first, 2)),
-    "WanTransformer3DModel": Kind(_wan, divisor=lambda _values: 2),
-    "LTXVideoTransformer3DModel": Kind(_ltx, Arrangement(_flat, -1), lambda _values: 1),
-    "HunyuanVideoTransformer3DModel": Kind(_hunyuan_video),
-    "QwenImageTransformer2DModel": Kind(_qwen_image, _TOKENS, lambda _values: 2, packs=4),
+_KINDS: Dict[str, DenoiserKind] = {
+    "UNet2DConditionModel": DenoiserKind(_unet, divisor=_halvings),
+    "UNet2DModel": DenoiserKind(_unet_of_pixels, divisor=_halvings),
+    "DiTTransformer2DModel": DenoiserKind(_dit),
+    "SD3Transformer2DModel": DenoiserKind(_sd3),
+    "FluxTransformer2DModel": DenoiserKind(_flux, _TOKENS, lambda _values: 2, packs=4),
+    "PixArtTransformer2DModel": DenoiserKind(_pixart),
+    "SanaTransformer2DModel": DenoiserKind(
+        _sana, divisor=lambda values: values.get("patch_size") or 1
+    ),
+    "CogVideoXTransformer3DModel": DenoiserKind(_cogvideox, Arrangement(_frames_first, 2)),
+    "WanTransformer3DModel": DenoiserKind(_wan, divisor=lambda _values: 2),
+    "LTXVideoTransformer3DModel": DenoiserKind(_ltx, Arrangement(_flat, -1), lambda _values: 1),
+    "HunyuanVideoTransformer3DModel": DenoiserKind(_hunyuan_video),
+    "QwenImageTransformer2DModel": DenoiserKind(_qwen_image, _TOKENS, lambda _values: 2, packs=4),
 }
 
 
-def _kind(values: Dict[str, Any]) -> Kind:
+def _kind(values: Dict[str, Any]) -> DenoiserKind:
     if values[_CLASS] not in _KINDS:
         raise ValueError(
             "what a %s takes is not known here: trace the script that trains it, "

@@ -50,7 +50,7 @@ def _made(name: str, fields: Dict[str, Any]) -> Any:
         ) from error
 
 
-class Training:
+class DenoiserTraining:
     """How a denoiser is trained: sizes, and what is frozen beside it."""
 
     def __init__(self, values: Dict[str, Any], setup: Dict[str, Any]) -> None:
@@ -136,10 +136,10 @@ def dtype_of(part: Dict[str, Any], otherwise: torch.dtype) -> torch.dtype:
     return DTYPES.get(part.get("dtype") or "", otherwise)
 
 
-class Step(nn.Module):
+class DenoisingStep(nn.Module):
     """A denoiser with the rest of a training step around it; its output is the loss."""
 
-    def __init__(self, denoiser: Any, training: Training, frozen: nn.ModuleDict) -> None:
+    def __init__(self, denoiser: Any, training: DenoiserTraining, frozen: nn.ModuleDict) -> None:
         super().__init__()
         self.denoiser, self.frozen = denoiser, frozen
         self.arrange = denoiser_inputs.arrangement(training.values)
@@ -183,7 +183,7 @@ class Weights(nn.Module):
         self.register_buffer("values", torch.empty(count, dtype=dtype))
 
 
-def frozen(training: Training) -> nn.ModuleDict:
+def frozen(training: DenoiserTraining) -> nn.ModuleDict:
     """What lies on the GPU untrained, on the meta device: the VAE, and the encoders' weights."""
     parts = nn.ModuleDict()
     if training.encodes and training.vae:
@@ -197,14 +197,16 @@ def frozen(training: Training) -> nn.ModuleDict:
     return parts
 
 
-def step(denoiser: Any, training: Training, parts: nn.ModuleDict, tracker: Any) -> Step:
+def step(
+    denoiser: Any, training: DenoiserTraining, parts: nn.ModuleDict, tracker: Any
+) -> DenoisingStep:
     """The step around a denoiser that lies on the device, where the frozen parts do then, too."""
     materialize(parts)
     tracker.attach(parts, prefix="frozen.")
-    return Step(denoiser, training, parts)
+    return DenoisingStep(denoiser, training, parts)
 
 
-def batch(config: Any, training: Training) -> Dict[str, Any]:
+def batch(config: Any, training: DenoiserTraining) -> Dict[str, Any]:
     """Fake inputs of a step: images, or latents where these are cached, and the conditions; of the
     denoiser of a configuration.
     """

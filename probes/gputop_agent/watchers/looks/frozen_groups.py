@@ -1,4 +1,4 @@
-"""Groups of an optimizer all of whose parameters are frozen, though it updates others."""
+"""Groups of an optimizer all of whose parameters are frozen, beside others or alone."""
 
 import ast
 
@@ -17,14 +17,14 @@ def fields(optimizer):
     frozen = [group for group in groups if not any(part.requires_grad for part in group)]
     if not frozen:
         return {}
+    parameters = [parameter for group in frozen for parameter in group]
+    values = sum(parameter.numel() for parameter in parameters)
     if len(frozen) == len(groups):
-        values = sum(parameter.numel() for group in frozen for parameter in group)
         exchanged_at = source.place_matching(_EXCHANGES)
         return {"frozen_group": values, "frozen_whole": True, "frozen_group_at": exchanged_at}
-    parameters = [parameter for group in frozen for parameter in group]
     names = gradients.names(parameters[: gradients.MAX_NAMES])
     return {
-        "frozen_group": sum(parameter.numel() for parameter in parameters),
+        "frozen_group": values,
         "frozen_group_names": names,
         "frozen_group_at": _by_default(names),
     }

@@ -26,7 +26,7 @@ def _is_shared(line, called):
         return False
     calls = _calls_by_name(frames.file_of(site)).get(name, ())
     shared = [numbers for numbers in calls if len(numbers) > 1]
-    return bool(shared) and int(site.rpartition(":")[2]) in set().union(*shared)
+    return any(int(site.rpartition(":")[2]) in numbers for numbers in shared)
 
 
 @lru_cache(maxsize=_MAX_FILES)
