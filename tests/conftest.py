@@ -26,8 +26,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent / "site"), os.getenv("PYTHONPATH")])
 )
 
-# How long an example takes is the machine's affair.
-settings.register_profile("gputop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is the machine's affair. The same code is judged by the same examples;
+# ``pytest --hypothesis-profile=search`` looks for new ones.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gputop", PATIENT, derandomize=True)
+settings.register_profile("search", PATIENT, max_examples=2000)
 settings.load_profile("gputop")
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
