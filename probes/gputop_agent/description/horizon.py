@@ -3,7 +3,7 @@
 import math
 import sys
 
-from gputop_agent.runtime import frames
+from gputop_agent.runtime import frames, variables
 
 _HF_FILE = "transformers/trainer.py"
 _LIGHTNING_PARTS = ("lightning/pytorch/", "pytorch_lightning/")
@@ -14,31 +14,14 @@ def total_steps():
     for frame in frames.stack(sys._getframe(1), 128):
         name = frames.short_name(frame.f_code.co_filename)
         if name.endswith(_HF_FILE):
-            steps = _from_hugging_face(_self_of(frame))
+            steps = _from_hugging_face(variables.value(frame, "self"))
         elif any(part in name for part in _LIGHTNING_PARTS):
-            steps = _from_lightning(_self_of(frame))
+            steps = _from_lightning(variables.value(frame, "self"))
         else:
             continue
         if steps:
             return steps
     return None
-
-
-def _self_of(frame):
-    """The ``self`` of a method's frame, without leaving references to its other locals behind.
-
-    Before Python 3.13 ``f_locals`` is a snapshot kept by the frame: it would hold the first batch
-    for the whole run, so it is emptied; under a tracer that would change the locals themselves, so
-    then the frame is left alone.
-    """
-    if sys.version_info >= (3, 13):
-        return frame.f_locals.get("self")
-    if sys.gettrace() is not None:
-        return None
-    snapshot = frame.f_locals
-    owner = snapshot.get("self")
-    snapshot.clear()
-    return owner
 
 
 def _from_hugging_face(trainer):

@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent.runtime import frames, guard, living
+from gputop_agent.runtime import frames, guard, living, variables
 
 _built = living.Living()  # DataLoader -> site, None where a package built it
 
@@ -57,7 +57,4 @@ def _of_same_data(loader):
 
 def _first_argument(frame):
     """The loader of a frame: a constructor's, or of what a package has put around one."""
-    code = frame.f_code
-    if code.co_argcount:
-        return frame.f_locals.get(code.co_varnames[0])
-    return None
+    return variables.first(frame) if frame.f_code.co_argcount else None

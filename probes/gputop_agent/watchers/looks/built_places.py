@@ -4,7 +4,7 @@ in.
 
 import sys
 
-from gputop_agent.runtime import frames, guard, living
+from gputop_agent.runtime import frames, guard, living, variables
 from gputop_agent.timing import startup
 from gputop_agent.watchers.stacks import shared_functions
 
@@ -77,7 +77,7 @@ def _lines(built, frame):
     """
     for _ in range(_MAX_CONSTRUCTORS):
         code = frame.f_code
-        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not built:
+        if code.co_name != "__init__" or variables.first(frame) is not built:
             break
         frame = frame.f_back
     users = [frame_ for frame_ in frames.stack(frame) if frames.is_user(frame_)]

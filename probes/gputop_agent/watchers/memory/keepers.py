@@ -14,7 +14,7 @@ from functools import partial
 from time import monotonic_ns
 from types import CellType, FrameType, FunctionType, MethodType, TracebackType
 
-from gputop_agent.runtime import frames, source, syntax
+from gputop_agent.runtime import frames, source, syntax, variables
 from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
@@ -298,26 +298,13 @@ def _name_in_library(holders, pile):
 
 def users_variables():
     """Names and values of the running functions of the user's."""
-    return (pair for frame in _users_frames() for pair in _variables(frame))
+    return (pair for frame in _users_frames() for pair in variables.of(frame))
 
 
 def _users_frames():
     """Frames of the running functions of the user's."""
     stack = frames.stack(sys._getframe(1), MAX_FRAMES)
     return [frame for frame in stack if _is_users_code(frame.f_code)]
-
-
-def _variables(frame):
-    """Names and values of a running function; see ``horizon`` for the care that is taken."""
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return list(frame.f_globals.items())
-    if sys.version_info < (3, 13) and sys.gettrace() is not None:
-        return []
-    values = frame.f_locals
-    variables = list(values.items())
-    if sys.version_info < (3, 13):
-        values.clear()
-    return variables
 
 
 def filled_at(name, search=None):

@@ -8,7 +8,7 @@ import ast
 import linecache
 import sys
 
-from gputop_agent.runtime import frames, interrupts
+from gputop_agent.runtime import frames, interrupts, variables
 from gputop_agent.runtime.lines import line_of
 from gputop_agent.runtime.session import session
 
@@ -55,7 +55,7 @@ def collective_root():
     for frame in frames.stack(sys._current_frames().get(session.thread_ident), _DEPTH):
         name = _ROOT_NAMES.get(frame.f_code.co_name)
         if name and frame.f_code.co_filename.endswith("distributed_c10d.py"):
-            return _root_of(frame.f_locals, name)
+            return _root_of(dict(variables.of(frame)), name)
     return None
 
 
