@@ -70,3 +70,10 @@ def test_a_frame_whose_dict_is_in_use_is_left_alone():
         return variables.of(sys._getframe()), mine
 
     assert running() == ([], {})
+
+
+def test_vars_of_an_object_hands_nothing_out():
+    def running(options):
+        return vars(options), variables.of(sys._getframe())
+
+    assert ("options", ValueError) in running(ValueError)[1]

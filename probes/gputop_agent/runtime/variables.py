@@ -6,10 +6,14 @@ it would hold the first batch for the whole run. So frames of functions that may
 alone, the others' is emptied; under a tracer that would change the variables themselves.
 """
 
+import ast
 import inspect
 import sys
+from functools import lru_cache
 
-_HANDS_OUT = {"locals", "vars", "dir", "eval", "exec"}  # the dict, or what works on it
+from gputop_agent.runtime import syntax
+
+_HAND_IT_OUT, _WORKS_ON_IT = {"locals", "vars"}, "exec"
 _OUR_REFERENCES = 3  # the frame's, the name here, and the argument that asks
 
 
@@ -20,7 +24,7 @@ def of(frame):
         return list(frame.f_globals.items())
     if sys.version_info >= (3, 13):
         return list(frame.f_locals.items())
-    if sys.gettrace() is not None or not _HANDS_OUT.isdisjoint(code.co_names):
+    if sys.gettrace() is not None or _may_use_the_dict(code):
         return []
     snapshot = frame.f_locals
     variables = list(snapshot.items())
@@ -38,3 +42,21 @@ def first(frame):
     """The value of a function's first parameter, as ``self``; None without."""
     names = frame.f_code.co_varnames
     return value(frame, names[0]) if names else None
+
+
+@lru_cache(maxsize=256)
+def _may_use_the_dict(code):
+    """Whether a function calls ``locals()``, ``vars()`` or ``exec``; also where its text, which
+    alone tells ``vars(options)`` from that, cannot be read.
+    """
+    if {*_HAND_IT_OUT, _WORKS_ON_IT}.isdisjoint(code.co_names):
+        return False
+    function = syntax.function_around(code.co_filename, code.co_firstlineno)
+    return function is None or any(map(_uses_the_dict, ast.walk(function)))
+
+
+def _uses_the_dict(node):
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    name = node.func.id
+    return name == _WORKS_ON_IT or (name in _HAND_IT_OUT and not node.args)
