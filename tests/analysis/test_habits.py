@@ -322,3 +322,36 @@ def test_what_a_fourth_look_finds_besides_does_not_hide_what_all_found(tmp_path)
     zero = found(build)["NU13"]
     assert zero.severity == "high" and "nothing is learnt" in zero.title
     assert zero.absorbed == ("NU08",)
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "severity", "recoverable_ms", "interval_ms"),
+    [
+        ([6.0, 4.0, 5.0], "medium", 5.0, None),
+        ([6.0, 4.0, 5.0, 5.0, 5.0, 7.0], "medium", 5.0, (4.0, 7.0)),
+        ([1.0, 1.1, 1.2], "info", 1.1, None),
+        ([], "medium", None, None),
+    ],
+)
+def test_a_backward_that_trains_another_network_in_vain(
+    tmp_path, took_ms, severity, recoverable_ms, interval_ms
+):
+    build = trained(tmp_path)
+    event = {
+        "step": 62,
+        "looks": 3,
+        "optimizer": "Adam",
+        "values": 4321,
+        "names": ["0.weight", None],
+        "took_ms": took_ms,
+        "backward_at": "train.py:9",
+    }
+    build.event("undetached", rank=0, pid=1, **event)
+    (finding,) = [one for one in evaluate(build.open()) if one.id == "CE14"]
+    assert finding.severity == severity
+    assert finding.recoverable_ms_per_step == recoverable_ms
+    assert finding.interval_ms_per_step == interval_ms
+    assert finding.site == "train.py:9"
+    build.event("undetached", rank=0, pid=1, **{**event, "made_at": "train.py:8"})
+    (finding,) = [one for one in evaluate(build.open()) if one.id == "CE14"]
+    assert finding.site == "train.py:8"

@@ -23,11 +23,19 @@ CASES = (
         {"FAULT": "slower", "STEPS": 400},
         title=r"since step (19\d|20\d)$",
     ),
+    Case(
+        "CE14",
+        "a critic's loss that trains the generator in vain",
+        "two_networks.py",
+        {"FAULT": "undetached"},
+        site=r"two_networks\.py",
+    ),
 )
 
 CLEAN = (
     Clean("a small training", COMPUTE, suite=False),
     Clean("bfloat16 with a GradScaler that is off", COMPUTE, {"FAULT": "clean_bf16"}, suite=False),
+    Clean("a GAN whose critic is given what is detached", "two_networks.py"),
     Clean("batches of three sizes", COMPUTE, {"FAULT": "clean_buckets"}),
     Clean("a batch that grows on purpose", COMPUTE, {"FAULT": "clean_larger_batch"}, suite=False),
 )

@@ -10,6 +10,7 @@ from gputop_analysis.findings.compute import (
     precision,
     regression,
     shape_churn,
+    undetached,
 )
 from gputop_analysis.findings.crash import (
     dead_threads,

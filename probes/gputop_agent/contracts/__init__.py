@@ -53,6 +53,7 @@ from gputop_agent.contracts.numerics import (
     Replica,
     SpikeOrigin,
     UnclearedEvent,
+    UndetachedEvent,
 )
 from gputop_agent.contracts.stops import FlightRecorder, Raised, StackDump
 
@@ -71,6 +72,7 @@ EVENTS: dict[str, Any] = {
     "threads": BusyThreads,
     "checkup": CheckupEvent,
     "uncleared": UnclearedEvent,
+    "undetached": UndetachedEvent,
     "replica": Replica,
     "tensors": Tensors,
     "allocator": AllocatorEvent,

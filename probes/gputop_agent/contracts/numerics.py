@@ -239,6 +239,27 @@ class UnclearedEvent(TypedDict, total=False):
     """The line of the last of them."""
 
 
+class UndetachedEvent(TypedDict, total=False):
+    """A backward that went through another optimizer's network, whose gradients were cleared before
+    that one's update; at the third look in a row and the sixth.
+    """
+
+    step: Annotated[Step, NEEDED]
+    looks: Annotated[Whole, NEEDED]
+    optimizer: Annotated[Line, NEEDED]
+    """The other one's class."""
+    values: Annotated[Whole, NEEDED]
+    """Of its parameters that the backward reached."""
+    names: list[Line]
+    took_ms: list[Amount]
+    """Of the part of the backward that leads to them alone, at each of the looks; empty where it
+    was not measured, as on a GPU.
+    """
+    backward_at: Line
+    made_at: Line
+    """The line that gives the other network's result to the loss, or that calls it."""
+
+
 class RandomState(TypedDict, total=False):
     """Of torch's generator."""
 

@@ -41,6 +41,14 @@ def _first_line(function):
     return min([function.lineno, *(node.lineno for node in function.decorator_list)])
 
 
+def is_on_the_way(file, line, later):
+    """Whether a line stands in no branch that a later one is not in."""
+    branches = [node for node in nodes(file) if isinstance(node, ast.If)]
+    arms = [arm for branch in branches for arm in (branch.body, branch.orelse) if arm]
+    around = [arm for arm in arms if arm[0].lineno <= line <= (arm[-1].end_lineno or 0)]
+    return all(arm[0].lineno <= later <= arm[-1].end_lineno for arm in around)
+
+
 def has_line(node, line):
     """Whether a node begins at or before a line, and ends at or after it."""
     return node.lineno <= line <= node.end_lineno

@@ -38,6 +38,7 @@ from gputop_agent.watchers.looks import (
     single_rows,
     training_mode,
     uncleared,
+    undetached,
     used_at,
     used_now_and_then,
 )
@@ -90,6 +91,7 @@ class Checkup:
         self.discarded = discarded.Discarded()
         self.by_hand = by_hand.ByHand()
         self.rows = single_rows.SingleRows()
+        self.undetached = undetached.Undetached()
 
 
 current = Checkup()
@@ -130,6 +132,7 @@ def on_step_closed(step):
     if open_step.check_stage:
         if step >= current.began_step + GIVE_UP_STEPS:
             uncleared.end()
+            current.undetached.end()
             if open_step.check_stage < OTHER_UPDATES:
                 _finish()
             open_step.check_stage = NO_CHECK
@@ -162,6 +165,7 @@ def _begin(step):
         current.rows.begin(step)
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
+        current.undetached.begin(optimizers)
 
 
 def before_forward():
@@ -193,12 +197,14 @@ def before_backward(args, kwargs):
                 steps.book_agent_time(_look_by_hand_before, args)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
+        steps.book_agent_time(current.undetached.before_backward, args)
     elif open_step.check_stage < UPDATE and not open_step.backwards:
         steps.book_agent_time(_look_at_stale)
 
 
 def after_backward():
     """An outermost backward has ended."""
+    current.undetached.after_backward()
     if open_step.check_stage < OTHER_UPDATES and late.may_look():
         steps.book_agent_time(current.discarded.after_backward)
         steps.book_agent_time(_note_gradients)
@@ -224,6 +230,9 @@ def before_update(optimizer):
     """The update begins."""
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_update, optimizer)
+        current.undetached.before_update(optimizer)
+        if not uncleared.is_open():
+            current.undetached.end()
     if open_step.check_stage < OTHER_UPDATES:
         if current.habits.replaces(optimizer, current.optimizer):
             current.optimizer = optimizer

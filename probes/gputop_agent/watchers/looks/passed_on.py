@@ -1,0 +1,85 @@
+"""Where a script hands on what one of its networks made."""
+
+import linecache
+import re
+import sys
+
+from gputop_agent.runtime import frames, source, syntax, variables
+from gputop_agent.runtime.lines import line_of
+from gputop_agent.runtime.session import session
+
+_MAX_FRAMES = 3
+_MAX_LINES = 200  # above the line that calls the next function
+
+
+def line_of_result(nodes, parameters):
+    """``"train.py:41"``: the nearest line above the running one, in the functions of the user's
+    that run, that gives a call a variable whose graph ends in one of ``nodes``; else the nearest
+    that calls a module with most of the parameters' values; None without.
+    """
+    users_frames = list(filter(frames.is_user, frames.stack(sys._getframe(1))))[:_MAX_FRAMES]
+    for frame in users_frames:
+        pairs = variables.of(frame)
+        results = [name for name, value in pairs if _node_of(value) in nodes]
+        given = _lines_above(frame, [_given(name) for name in results])
+        called = _lines_above(frame, [_called(name) for name in _modules(pairs, parameters)])
+        file, line = frame.f_code.co_filename, line_of(frame)
+        called = [above for above in called if syntax.is_on_the_way(file, above, line)]
+        for nearest in (*given[:1], *called[:1]):
+            return source.place(file, nearest)
+    return None
+
+
+def _node_of(value):
+    return value.grad_fn if isinstance(value, session.torch.Tensor) else None
+
+
+def _given(name):
+    """A call's argument; not the result itself again, nor what is detached."""
+    return re.compile(r"^(?!\s*%s\s*=).*\w\([^()]*\b%s\b(?!\s*\.detach)" % ((re.escape(name),) * 2))
+
+
+def _called(name):
+    return re.compile(r"(?<![\w.])%s\(" % re.escape(name))
+
+
+def _modules(pairs, parameters):
+    """Names of the modules that hold most of the parameters' values: ``G``, ``self.generator``."""
+    sizes = {id(parameter): parameter.numel() for parameter in parameters}
+    for name, value in pairs:
+        if _holds_most(value, sizes):
+            yield name
+        if name == "self":
+            for part, inner in list(getattr(value, "__dict__", {}).items()):
+                if _holds_most(inner, sizes):
+                    yield "self." + part
+            for part, inner in list(getattr(value, "__dict__", {}).get("_modules", {}).items()):
+                if _holds_most(inner, sizes):
+                    yield "self." + part
+
+
+def _holds_most(value, sizes):
+    if not isinstance(value, session.torch.nn.Module):
+        return False
+    held = sum(sizes.get(id(parameter), 0) for parameter in value.parameters())
+    return 2 * held > sum(sizes.values())
+
+
+def _lines_above(frame, patterns):
+    """Numbers of the lines of a frame's function that have one of the patterns, the nearest above
+    its own first.
+    """
+    code, line = frame.f_code, line_of(frame)
+    file = code.co_filename
+    function = syntax.function_around(file, line)
+    first = max(code.co_firstlineno, line - _MAX_LINES)
+    return [
+        number
+        for number in range(line, first - 1, -1)
+        if any(pattern.search(_text(file, number)) for pattern in patterns)
+        if syntax.function_around(file, number) is function
+    ]
+
+
+def _text(file, number):
+    return linecache.getline(file, number).partition("#")[0]
