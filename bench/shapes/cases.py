@@ -2801,6 +2801,34 @@ THIRTYTHIRD_Z = (
 marks and all before any of it was run under gputop.
 """
 
+THIRTYFOURTH_X = (
+    Shape(
+        "advantages_summed_at_access",
+        "sluices.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("scaler_shared_with_judges", "sluices.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "reward_of_empty_basin",
+        "sluices.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("annealed_by_rows_learned", "sluices.py", ("NU06",)),
+    Shape("encoder_detached_by_both", "sluices.py", ("NU08",)),
+    Shape("film_never_cut", "sluices.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "moments_reading_by_reading",
+        "sluices.py",
+        HOST,
+        also=("HO06", "HO15"),
+        timed=True,
+    ),
+)
+"""Sluices kept by PPO over a canal in NumPy; marks and all before any of it was run under gputop."""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2859,6 +2887,7 @@ BATCHES = (
     THIRTYTHIRD_X,
     THIRTYTHIRD_Y,
     THIRTYTHIRD_Z,
+    THIRTYFOURTH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
