@@ -2826,8 +2826,22 @@ THIRTYFOURTH_X = (
         also=("HO06", "HO15"),
         timed=True,
     ),
+    Shape("copies_aligned_in_collate", "timetables.py", LOADER, also=LOADER, timed=True),
+    Shape("beams_at_each_look", "timetables.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape(
+        "name_neither_copied_nor_said",
+        "timetables.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("layer_rates_rounded_off", "timetables.py", ("NU06",)),
+    Shape("alignments_cached_by_text", "timetables.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("spare_words_outnumbered", "timetables.py", ENDS, also=ENDS, exit_code=1),
+    Shape("nearest_names_each_step", "timetables.py", HOST, timed=True, also=("HO06", "HO12")),
 )
-"""Sluices kept by PPO over a canal in NumPy; marks and all before any of it was run under gputop."""
+"""Sluices kept by PPO over canals in NumPy, and announcements by a T5 that copies; marks and all
+before any of it was run under gputop.
+"""
 
 BATCHES = (
     SHAPES,
