@@ -3015,4 +3015,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "evaluated_through_wrapper": SOON,
     "flake_drawn_by_pixel": {"STEPS": "130"},
     "longest_of_first_tablets": {"STEPS": "120"},
+    "beams_at_each_look": {"STEPS": "100"},
 }

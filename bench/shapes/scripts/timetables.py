@@ -326,6 +326,11 @@ def main(folder):
         dropout_rate=0.05,
         decoder_start_token_id=PAD,
     )
+    look_every = LOOK_EVERY
+    if on("beams_at_each_look"):
+        look_every = 10  # at: beams_at_each_look
+    elif on("clean_beams_at_each_look"):
+        look_every = SAVED_EVERY
     arguments = TrainingArguments(
         folder,
         max_steps=UPDATES,
@@ -338,7 +343,7 @@ def main(folder):
         max_grad_norm=5.0,
         logging_steps=TOLD_EVERY,
         eval_strategy="steps",
-        eval_steps=10 if on("beams_at_each_look") else LOOK_EVERY,  # at: beams_at_each_look
+        eval_steps=look_every,
         save_strategy="steps",
         save_steps=SAVED_EVERY,
         save_total_limit=1,
