@@ -2801,6 +2801,48 @@ THIRTYTHIRD_Z = (
 marks and all before any of it was run under gputop.
 """
 
+THIRTYFOURTH_X = (
+    Shape(
+        "advantages_summed_at_access",
+        "sluices.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("scaler_shared_with_judges", "sluices.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "reward_of_empty_basin",
+        "sluices.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("annealed_by_rows_learned", "sluices.py", ("NU06",)),
+    Shape("encoder_detached_by_both", "sluices.py", ("NU08",)),
+    Shape("film_never_cut", "sluices.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "moments_reading_by_reading",
+        "sluices.py",
+        HOST,
+        also=("HO06", "HO15"),
+        timed=True,
+    ),
+    Shape("copies_aligned_in_collate", "timetables.py", LOADER, also=LOADER, timed=True),
+    Shape("beams_at_each_look", "timetables.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape(
+        "name_neither_copied_nor_said",
+        "timetables.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("layer_rates_rounded_off", "timetables.py", ("NU06",)),
+    Shape("alignments_cached_by_text", "timetables.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("spare_words_outnumbered", "timetables.py", ENDS, also=ENDS, exit_code=1),
+    Shape("nearest_names_each_step", "timetables.py", HOST, timed=True, also=("HO06", "HO12")),
+)
+"""Sluices kept by PPO over canals in NumPy, and announcements by a T5 that copies; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -2859,6 +2901,7 @@ BATCHES = (
     THIRTYTHIRD_X,
     THIRTYTHIRD_Y,
     THIRTYTHIRD_Z,
+    THIRTYFOURTH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -2972,4 +3015,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "evaluated_through_wrapper": SOON,
     "flake_drawn_by_pixel": {"STEPS": "130"},
     "longest_of_first_tablets": {"STEPS": "120"},
+    "beams_at_each_look": {"STEPS": "100"},
 }
