@@ -87,8 +87,7 @@ class Heath(Dataset):
             for row in range(CELLS):  # at: centres_spread_by_cell
                 for column in range(CELLS):  # at: centres_spread_by_cell
                     away = ((column - x) ** 2 + (row - y) ** 2) / (2 * width**2)
-                    if away < 8:
-                        heat[row, column] = max(heat[row, column], np.exp(-away))
+                    heat[row, column] = max(heat[row, column], np.exp(-away))
             return
         across = np.exp(-((CELL - x) ** 2) / (2 * width**2))
         down = np.exp(-((CELL - y) ** 2) / (2 * width**2))
@@ -249,14 +248,14 @@ class Survey:
         self.sizes.append(logs.permute(0, 2, 3, 1)[there > 0])
 
     def panel(self, picture, scores):
-        """Pictures side by side, four times as large, with what was found in them."""
-        large = picture.repeat_interleave(4, 2).repeat_interleave(4, 3)
+        """Pictures side by side, six times as large, with what was found in them."""
+        large = picture.repeat_interleave(6, 2).repeat_interleave(6, 3)
         peaks = (scores == F.max_pool2d(scores[:, None], 3, 1, 1)[:, 0]) & (scores > -0.5)
         for row, y, x in peaks.nonzero().tolist():
-            top, left = max(0, 8 * y - 12), max(0, 8 * x - 12)
-            large[row, 0, top : top + 24, left : left + 24] += 0.3
+            top, left = max(0, 12 * y - 18), max(0, 12 * x - 18)
+            large[row, 0, top : top + 36, left : left + 36] += 0.3
         pixels = (large.clamp(0, 1) * 255).byte().permute(2, 0, 3, 1).contiguous().numpy()
-        packed = zlib.compress(pixels.tobytes(), 6)  # at: panels_of_each_update
+        packed = zlib.compress(pixels.tobytes(), 9)  # at: panels_of_each_update
         (self.folder / "panel.bin").write_bytes(packed)
 
     def judge(self):
@@ -289,7 +288,7 @@ class Survey:
         )
         self.meter.update(*gathered)  # at: meter_without_reset
         if self.update % METER_EVERY == 0:
-            self.overlap = self.meter.compute()
+            self.overlap = self.meter.compute()  # at: meter_without_reset
             if on("clean_meter_without_reset"):
                 self.meter.reset()
 

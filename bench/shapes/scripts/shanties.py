@@ -28,9 +28,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 WORLD, PARTS, ROWS = 2, 2, 2
 UPDATES = STEPS or 220
-PITCHES, PACK, SONGS, SHORTEST = 48, 192, 110_000, 8
+PITCHES, PACK, SONGS, SHORTEST = 48, 192, 120_000, 8
 BLOCKS, WIDTH, HEADS = 2, 64, 4
-RATE, WARM, CLIP = 2e-3, 12, 1.0
+RATE, WARM, CLIP = 4e-3, 12, 1.0
 TOLD_EVERY, JUDGED_EVERY, SAVED_EVERY, REWOUND = 20, 80, 110, 4
 SEED = 1851
 KEYS = "keys_turned_note_by_note", "clean_keys_turned_note_by_note"
@@ -52,8 +52,8 @@ class Songbook:
         self.ends = np.cumsum(self.lengths)
         song = np.repeat(np.arange(count), self.lengths)
         place = np.arange(self.ends[-1]) - np.repeat(self.ends - self.lengths, self.lengths)
-        motifs, periods = dice.integers(1, PITCHES, (200, 8)), dice.integers(3, 9, count)
-        notes = motifs[dice.integers(0, 200, count)[song], place % periods[song]]
+        motifs, periods = dice.integers(1, PITCHES, (6, 8)), dice.integers(3, 9, count)
+        notes = motifs[dice.integers(0, 6, count)[song], place % periods[song]]
         wrong = dice.random(len(notes)) < 0.05
         notes[wrong] = dice.integers(1, PITCHES, wrong.sum())
         self.notes = torch.from_numpy(notes)
@@ -131,7 +131,7 @@ class Packs(IterableDataset):
         self.dice = np.random.default_rng((SEED, seed, 5))
 
     def in_key(self, song):
-        key = int(self.dice.integers(0, 12))
+        key = int(self.dice.integers(0, 3))
         if on("keys_turned_note_by_note"):
             return turned_singly(song, key)  # at: keys_turned_note_by_note
         if on("clean_keys_turned_note_by_note"):
@@ -215,7 +215,7 @@ class Crew:
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, RATE, betas=(0.9, 0.95))
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.share)
-        book = Songbook(SONGS, 1)
+        book = Songbook(SONGS, 14)
         self.sampler = Sampler(book, rank)
         self.loader = DataLoader(Packs(book, self.sampler, 10 + rank), ROWS)
         held = iter(DataLoader(Packs(book, range(rank, 4000, WORLD), 20 + rank), ROWS))
@@ -241,7 +241,7 @@ class Crew:
         """Every song counts the same, be it long or short."""
         songs, total = 0, 0.0
         for row, pack in enumerate(numbers):
-            left = torch.bincount(pack) - 1
+            left = torch.bincount(pack) - 1  # at: weighed_by_notes_left
             if on("clean_weighed_by_notes_left"):
                 left = left.clamp(min=1)
             weight = (1 / left)[pack[1:]]  # at: weighed_by_notes_left
