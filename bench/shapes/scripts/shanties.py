@@ -221,7 +221,7 @@ class Crew:
         held = iter(DataLoader(Packs(book, range(rank, 4000, WORLD), 20 + rank), ROWS))
         self.held = [next(held) for _ in range(4)]
         self.saving = dist.new_group(backend="gloo")
-        self.states, self.pitches = {}, torch.zeros(2, PITCHES)
+        self.states, self.pitches = {}, torch.zeros(3, PITCHES)
 
     @staticmethod
     def share(update):
@@ -275,21 +275,19 @@ class Crew:
         return total, notes[:, 1:], each * within, within
 
     def note_pitches(self, wanted, each, within):
-        """The loss at each pitch and how often it was sung, over all ranks."""
-        index = wanted.flatten()
-        sums = torch.zeros(PITCHES).index_add_(0, index, each.flatten())
-        counts = torch.zeros(PITCHES).index_add_(0, index, within.flatten())
+        """The loss at each pitch, how it varies and how often it was sung, over all ranks."""
+        index, lost = wanted.flatten(), each.flatten()
+        own = torch.zeros(3, PITCHES)
+        own.index_add_(1, index, torch.stack([lost, lost.square(), within.flatten()]))
         if on("pitches_reduced_singly"):
             for pitch in range(PITCHES):
-                lost, sung = sums[pitch].clone(), counts[pitch].clone()
-                dist.all_reduce(lost)  # at: pitches_reduced_singly
-                dist.all_reduce(sung)  # at: pitches_reduced_singly
-                self.pitches[0, pitch] += lost
-                self.pitches[1, pitch] += sung
+                for figure in range(3):
+                    value = own[figure, pitch].clone()
+                    dist.all_reduce(value)  # at: pitches_reduced_singly
+                    self.pitches[figure, pitch] += value
         else:
-            both = torch.stack([sums, counts])
-            dist.all_reduce(both)
-            self.pitches += both
+            dist.all_reduce(own)
+            self.pitches += own
 
     def keep_state(self):
         """Where the sampler was, to go back to after a spike."""
