@@ -3059,4 +3059,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "flake_drawn_by_pixel": {"STEPS": "130"},
     "longest_of_first_tablets": {"STEPS": "120"},
     "prior_gathered_by_main_first": SOON,
+    "sampler_states_for_rewind": {"STEPS": "320"},
+    "clean_sampler_states_for_rewind": {"STEPS": "320"},
 }

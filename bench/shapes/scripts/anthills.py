@@ -166,12 +166,12 @@ class Meter:
         self.reset()
 
     def reset(self):
-        self.said, self.true, self.sizes = [], [], []
+        self.said, self.true, self.pictures = [], [], []
 
-    def update(self, said, true, sizes):
+    def update(self, said, true, pictures):
         self.said.append(said)  # at: meter_without_reset
         self.true.append(true)  # at: meter_without_reset
-        self.sizes.append(sizes)  # at: meter_without_reset
+        self.pictures.append(pictures)  # at: meter_without_reset
 
     def compute(self):
         said, true = torch.cat(self.said[-8:]) > 0.3, torch.cat(self.true[-8:]) > 0.3
@@ -280,19 +280,17 @@ class Survey:
             state = {"average": self.average.state_dict(), "update": self.update}
             self.accelerator.save(state, self.folder / "best.pt")
 
-    def measure(self, batch, scores, sizes):
+    def measure(self, batch, scores):
         """The overlap of the batches of all ranks."""
         said = scores.detach().sigmoid()
-        gathered = self.accelerator.gather_for_metrics(
-            (said, batch[1], torch.cat([sizes.detach(), batch[2]], 1))
-        )
+        gathered = self.accelerator.gather_for_metrics((said, batch[1], batch[0]))
         self.meter.update(*gathered)  # at: meter_without_reset
         if self.update % METER_EVERY == 0:
             self.overlap = self.meter.compute()  # at: meter_without_reset
             if on("clean_meter_without_reset"):
                 self.meter.reset()
 
-    def after(self, batch, loss, scores, sizes):
+    def after(self, batch, loss, scores):
         first = self.accelerator.is_main_process
         if first and (
             on("panels_of_each_update")
@@ -301,7 +299,7 @@ class Survey:
             with cost:
                 self.panel(batch[0], scores.detach())  # at: panels_of_each_update
         if on(*METERS):
-            self.measure(batch, scores, sizes)  # at: meter_without_reset
+            self.measure(batch, scores)  # at: meter_without_reset
         if on(*PRIORS) and self.update % PRIOR_EVERY == 0:
             self.fit_prior()  # at: prior_gathered_by_main_first
         if self.update % TOLD_EVERY == 0:
@@ -320,14 +318,14 @@ class Survey:
 
     def learn(self, batch):
         with self.accelerator.accumulate(self.model):
-            loss, scores, sizes = self.losses(self.model, batch)
+            loss, scores, _ = self.losses(self.model, batch)
             self.accelerator.backward(loss)
             if self.accelerator.sync_gradients:
                 self.accelerator.clip_grad_norm_(self.model.parameters(), CLIP)
             self.optimizer.step()
             self.schedule.step()
             self.optimizer.zero_grad()
-        return loss.detach(), scores, sizes
+        return loss.detach(), scores
 
     def run(self):
         self.model.train()

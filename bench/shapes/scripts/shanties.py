@@ -50,7 +50,7 @@ class Songbook:
         verses = np.minimum(1 + dice.geometric(0.2, count), 24)
         self.lengths = 4 * verses + (dice.random(count) < 0.06)
         self.ends = np.cumsum(self.lengths)
-        song = np.repeat(np.arange(count), self.lengths)
+        song = np.repeat(np.arange(count, dtype=np.int32), self.lengths)
         place = np.arange(self.ends[-1]) - np.repeat(self.ends - self.lengths, self.lengths)
         motifs, periods = dice.integers(1, PITCHES, (6, 8)), dice.integers(3, 9, count)
         notes = motifs[dice.integers(0, 6, count)[song], place % periods[song]]
@@ -100,13 +100,15 @@ class Sampler:
 
     def state_dict(self):
         return {
+            "own": self.own.copy(),
             "order": self.order.copy(),
             "cursor": self.cursor,
             "dice": self.dice.bit_generator.state,
         }  # at: sampler_states_for_rewind
 
     def load_state_dict(self, state):
-        self.order, self.cursor = state["order"].copy(), state["cursor"]
+        self.own, self.order = state["own"].copy(), state["order"].copy()
+        self.cursor = state["cursor"]
         self.dice.bit_generator.state = state["dice"]
 
 
