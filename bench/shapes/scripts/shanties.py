@@ -26,7 +26,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-WORLD, PARTS, ROWS = 2, 2, 2
+WORLD, PARTS, ROWS = 2, 2, 3
 UPDATES = STEPS or 220
 PITCHES, PACK, SONGS, SHORTEST = 48, 192, 120_000, 8
 BLOCKS, WIDTH, HEADS = 2, 64, 4
