@@ -2841,6 +2841,89 @@ THIRTYFOURTH_X = (
 )
 """Sluices kept by PPO over canals in NumPy, and announcements by a T5 that copies; marks and all
 before any of it was run under gputop.
+THIRTYFOURTH_Y = (
+    Shape(
+        "centres_spread_by_cell",
+        "anthills.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "panels_of_each_update",
+        "anthills.py",
+        ("CR04", "HO06"),
+        also=("CR04", "HO06", "CR05"),
+        timed=True,
+    ),
+    Shape(
+        "log_of_hills_gone",
+        "anthills.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "prior_gathered_by_main_first",
+        "anthills.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("pictures_by_dice_alone", "anthills.py", ("IN12",), rank=None, also=("IN12",)),
+    Shape("mode_back_for_last_alone", "anthills.py", ("NU14",), rank=None, also=("NU14",)),
+    Shape("meter_without_reset", "anthills.py", GROWS, rank=None, also=(*GROWS, "HO12", "CR06")),
+    # SHANTIES
+    Shape(
+        "keys_turned_note_by_note",
+        "shanties.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "shares_of_sorted_songs",
+        "shanties.py",
+        ("CR02", "CR01", "CR15"),
+        rank=1,
+        also=("CR02", "CR01", "CR15", "CR05"),
+    ),
+    Shape("order_for_longest_share", "shanties.py", ENDS, rank=1, also=ENDS, exit_code=1),
+    Shape(
+        "cleared_on_local_views",
+        "shanties.py",
+        ("NU11",),
+        rank=None,
+        also=("NU11", "NU05", "NU03", "NU02", "NU07"),
+    ),
+    Shape(
+        "weighed_by_notes_left",
+        "shanties.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "sampler_states_for_rewind",
+        "shanties.py",
+        GROWS,
+        rank=None,
+        also=(*GROWS, "HO12"),
+    ),
+    Shape(
+        "pitches_reduced_singly",
+        "shanties.py",
+        ("CR06", "HO06"),
+        rank=None,
+        also=("CR06", "HO06", "CR04", "CR05"),
+    ),
+)
+"""Anthills by a detector under accelerate, and shanties by a packed decoder under FSDP2; marks and
+all before any of it was run under gputop.
 """
 
 BATCHES = (
@@ -2902,6 +2985,7 @@ BATCHES = (
     THIRTYTHIRD_Y,
     THIRTYTHIRD_Z,
     THIRTYFOURTH_X,
+    THIRTYFOURTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -3016,4 +3100,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "flake_drawn_by_pixel": {"STEPS": "130"},
     "longest_of_first_tablets": {"STEPS": "120"},
     "beams_at_each_look": {"STEPS": "100"},
+    "prior_gathered_by_main_first": SOON,
+    "sampler_states_for_rewind": {"STEPS": "320"},
+    "clean_sampler_states_for_rewind": {"STEPS": "320"},
 }
