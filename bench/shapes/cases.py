@@ -2807,7 +2807,7 @@ THIRTYFOURTH_Z = (
     Shape("plateau_of_rising_recall", "newts.py", ("NU06",), also=("NU06", "NU07")),
     Shape("negatives_in_even_rows", "newts.py", ENDS, also=ENDS, exit_code=1),
     Shape(
-        "no_semihard_left",
+        "newt_missing_from_queue",
         "newts.py",
         ("NU01",),
         also=("NU01", "NU02", "NU03", "NU07"),

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset
 
 UPDATES = STEPS or 320
-NEWTS, SIZE, ROWS, WIDTH, QUEUE = 484, 32, 24, 64, 1920
+NEWTS, SIZE, ROWS, WIDTH, QUEUE = 484, 32, 24, 64, 936
 GALLERY = 96
 RATES = {"body": 1e-3, "heads": 2e-3, "scale": 5e-3}
 MARGIN, FOLLOWS, TOLD_EVERY, JUDGED_EVERY = 0.1, 0.98, 25, 10
@@ -181,6 +181,9 @@ class Learner:
         self.queue[index], self.queued[index] = keys, newts
         self.place = (self.place + len(keys)) % QUEUE
 
+    def full(self):
+        return bool((self.queued >= 0).all())
+
     def gather(self, keys, newts):
         """What each newt looks like on the whole, for the wardens' list."""
         mixed = self.prototypes[newts].lerp(keys, 0.2)  # at: prototypes_of_live_keys
@@ -192,6 +195,15 @@ class Learner:
         wrong = wrong.masked_fill(newts[:, None] == self.queued, -1e4)
         scores = torch.cat([right, wrong], 1) * self.scale.exp().clamp(max=100)
         return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long))
+
+    def kin(self, queries, newts):
+        """Earlier photographs of the same newt shall be alike as well."""
+        same = (newts[:, None] == self.queued).float()
+        scores = queries @ self.queue.T * self.scale.exp().clamp(max=100)
+        found = (scores.log_softmax(1) * same).sum(1)
+        if on("clean_newt_missing_from_queue"):
+            return -(found / same.sum(1).clamp(min=1)).mean()
+        return -(found / same.sum(1)).mean()  # at: newt_missing_from_queue
 
     def hardest(self, likeness, newts):
         """For each row the stranger that is most alike."""
@@ -220,14 +232,6 @@ class Learner:
     def triplets(self, queries, keys, newts):
         likeness = queries @ keys.T
         near = 1 - likeness.diagonal()
-        if on("no_semihard_left", "clean_no_semihard_left"):
-            strange = newts[:, None] != newts
-            far = 1 - likeness.masked_fill(~strange, -1.0).amax(1)
-            within = (far > near) & (far < near + MARGIN)
-            losses = (near - far + MARGIN)[within]
-            if on("no_semihard_left"):
-                return losses.mean()  # at: no_semihard_left
-            return losses.sum() / max(1, len(losses))
         if on("negatives_in_even_rows", "clean_negatives_in_even_rows"):
             same = newts[:, None] == newts
             if on("negatives_in_even_rows"):
@@ -268,6 +272,8 @@ class Learner:
         apart = self.triplets(queries, keys, newts)
         sized = self.sized(guessed, lengths)  # at: lengths_spread_over_rows
         loss = contrast + apart + 0.2 * sized
+        if on("newt_missing_from_queue", "clean_newt_missing_from_queue") and self.full():
+            loss = loss + 0.3 * self.kin(queries, newts)  # at: newt_missing_from_queue
         self.optimizer.zero_grad()
         self.tuner.zero_grad()
         loss.backward()

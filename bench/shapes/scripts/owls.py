@@ -41,7 +41,7 @@ SHORT, CLIPS, HELD, ROWS = 4, 1210, 240, 24
 RATE, SAMPLES, WINDOW, HOP, BANDS = 8000, 6000, 256, 96, 40
 POOL, LAID_OVER, WIDTH = 256, 0.5, 128
 HIGHEST, CLIP, FOLLOWS, AGREE = 4e-3, 5.0, 0.97, 2.0
-TOLD_EVERY, PATIENCE, RECENT = 20, 4, 360
+TOLD_EVERY, PATIENCE, RECENT = 20, 4, 480
 FILTERED = "mel_filters_made_at_access", "clean_mel_filters_made_at_access"
 RANKED = "ranks_counted_pair_by_pair", "clean_ranks_counted_pair_by_pair"
 JUDGED = "teacher_judged_each_few", "clean_teacher_judged_each_few"
@@ -162,7 +162,7 @@ class Listener(nn.Module):
     def __init__(self, kinds=2):
         super().__init__()
         parts, inside = [], 1
-        for outside in (24, 40, 64):
+        for outside in (16, 32, 64):
             parts += [
                 nn.Conv2d(inside, outside, 3, 2, 1, bias=False),
                 nn.BatchNorm2d(outside),
