@@ -117,7 +117,7 @@ class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
         layers, inside = [], 1
-        for outside, stride in ((16, 1), (32, 2), (64, 2), (96, 2)):
+        for outside, stride in ((8, 1), (32, 2), (64, 2), (96, 2)):
             layers += [
                 nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
                 nn.BatchNorm2d(outside),
