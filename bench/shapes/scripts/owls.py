@@ -249,15 +249,15 @@ class Areas:
         self.curve = []
 
     def on_step_end(self, trainer, loss, scores, kinds):
-        with cost:
-            self.latest.extend(zip(scores.tolist(), kinds.tolist(), strict=True))
-            each = []
-            for kind in range(len(SPECIES)):
-                found = [row[kind] for row, own in self.latest if own == kind]
-                strange = [row[kind] for row, own in self.latest if own != kind]
-                if found and strange:
+        self.latest.extend(zip(scores.tolist(), kinds.tolist(), strict=True))
+        each = []
+        for kind in range(len(SPECIES)):
+            found = [row[kind] for row, own in self.latest if own == kind]
+            strange = [row[kind] for row, own in self.latest if own != kind]
+            if found and strange:
+                with cost:
                     each.append(area(found, strange))  # at: ranks_counted_pair_by_pair
-            self.curve.append(sum(each) / max(1, len(each)))
+        self.curve.append(sum(each) / max(1, len(each)))
 
 
 class Judge:
