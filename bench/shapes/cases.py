@@ -2924,6 +2924,45 @@ THIRTYFOURTH_Y = (
 )
 """Anthills by a detector under accelerate, and shanties by a packed decoder under FSDP2; marks and
 all before any of it was run under gputop.
+THIRTYFOURTH_Z = (
+    Shape("partner_sought_by_scan", "newts.py", LOADER, also=LOADER, timed=True),
+    Shape("prototypes_of_live_keys", "newts.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("plateau_of_rising_recall", "newts.py", ("NU06",), also=("NU06", "NU07")),
+    Shape("negatives_in_even_rows", "newts.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "newt_missing_from_queue",
+        "newts.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("lengths_spread_over_rows", "newts.py", ("NU20",), also=("NU20", "NU07")),
+    Shape(
+        "hardest_by_item_loop",
+        "newts.py",
+        ("HO06", "HO17"),
+        also=("HO06", "HO17"),
+        timed=True,
+    ),
+    Shape("mel_filters_made_at_access", "owls.py", LOADER, also=LOADER, timed=True),
+    Shape("cycle_shorter_than_run", "owls.py", ENDS, also=ENDS, exit_code=1),
+    Shape("pool_loses_its_length", "owls.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "log_of_padded_silence",
+        "owls.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("head_fitted_after_optimizer", "owls.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape(
+        "teacher_judged_each_few",
+        "owls.py",
+        ("HO08",),
+        also=("HO08", "HO15", "HO06"),
+    ),
+    Shape("ranks_counted_pair_by_pair", "owls.py", HOST, also=HOST, timed=True),
+)
+"""Newts by contrast with a queue, and owls under Lightning Fabric; marks and all before any of it
+was run under gputop.
 """
 
 BATCHES = (
@@ -2986,6 +3025,7 @@ BATCHES = (
     THIRTYTHIRD_Z,
     THIRTYFOURTH_X,
     THIRTYFOURTH_Y,
+    THIRTYFOURTH_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
