@@ -2841,6 +2841,8 @@ THIRTYFOURTH_X = (
 )
 """Sluices kept by PPO over canals in NumPy, and announcements by a T5 that copies; marks and all
 before any of it was run under gputop.
+"""
+
 THIRTYFOURTH_Y = (
     Shape(
         "centres_spread_by_cell",
@@ -2924,6 +2926,8 @@ THIRTYFOURTH_Y = (
 )
 """Anthills by a detector under accelerate, and shanties by a packed decoder under FSDP2; marks and
 all before any of it was run under gputop.
+"""
+
 THIRTYFOURTH_Z = (
     Shape("partner_sought_by_scan", "newts.py", LOADER, also=LOADER, timed=True),
     Shape("prototypes_of_live_keys", "newts.py", GROWS, also=(*GROWS, "HO12")),
@@ -2964,6 +2968,7 @@ THIRTYFOURTH_Z = (
 """Newts by contrast with a queue, and owls under Lightning Fabric; marks and all before any of it
 was run under gputop.
 """
+
 
 BATCHES = (
     SHAPES,
