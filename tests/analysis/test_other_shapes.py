@@ -138,12 +138,17 @@ def test_parameters_that_no_optimizer_has(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("library", "every", "severity"),
-    [("gymnasium", 1, None), ("gymnasium", 80, None), ("transformers", 1, "high")],
+    ("hello", "every", "severity"),
+    [
+        ({"libraries": {"gymnasium": "1.0"}}, 1, None),
+        ({"libraries": {"gymnasium": "1.0"}}, 80, None),
+        ({"acts": True}, 80, None),
+        ({"libraries": {"transformers": "1.0"}, "acts": False}, 1, "high"),
+    ],
 )
-def test_a_policy_that_acts_is_no_evaluation(tmp_path, library, every, severity):
+def test_a_policy_that_acts_is_no_evaluation(tmp_path, hello, every, severity):
     build = Builder(tmp_path / "r")
-    build.hello(0, libraries={library: "1.0"})
+    build.hello(0, **hello)
     for step in range(200):
         build.step(0, forward=6.0, backward=6.0, eval=20.0 * every * (step % every == 0))
     share = found(build).get("HO08")

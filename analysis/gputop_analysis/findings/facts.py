@@ -57,7 +57,8 @@ class Facts:
     def acts(self) -> bool:
         """Whether the training acts in an environment: reinforcement learning."""
         libraries = self.hello.get("libraries") or {}
-        return any(libraries.get(name) for name in ("gymnasium", "gym"))
+        imported = any(libraries.get(name) for name in ("gymnasium", "gym"))
+        return imported or self.hello.get("acts") is True
 
     @cached_property
     def trainer(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import os
 import re
@@ -11,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from gputop_analysis.lint.check import remarks_of
-from gputop_analysis.lint.source import Edit, SourceFile, apply
+from gputop_analysis.lint.source import Edit, SourceFile, apply, parsed
 
 _MAX_ROUNDS = 20
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -51,7 +50,7 @@ def _meet(some: list[Edit], further: list[Edit]) -> bool:
 
 def _parses(source: SourceFile, edits: list[Edit]) -> bool:
     try:
-        ast.parse(apply(source.text, edits))
+        parsed(apply(source.text, edits))
     except (SyntaxError, ValueError):
         return False
     return True

@@ -7,11 +7,23 @@ import codecs
 import io
 import re
 import tokenize
+import warnings
 from dataclasses import dataclass, field
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 LARGEST_BYTES = 2 << 20
 """Of a script; what is larger was made by a program, and would take minutes to read."""
+
+
+def parsed(text: str | bytes, path: str = "<text>") -> ast.Module:
+    """The tree of a file, without Python's own remarks on it.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it cannot be parsed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, path)
 
 
 class SourceError(ValueError):
@@ -57,7 +69,7 @@ class SourceFile:
         try:
             encoding = tokenize.detect_encoding(io.BytesIO(body).readline)[0]
             text = body.decode(encoding)
-            tree = ast.parse(text, path)
+            tree = parsed(text, path)
         except SyntaxError as error:
             where = ""
             if error.lineno:

@@ -302,6 +302,8 @@ class Hello(TypedDict, total=False):
     python: Line
     torch: Line
     libraries: dict[str, Scalar]
+    acts: bool
+    """A line of the user's steps a world: ``seen, reward, over = world.step(action)``."""
     cuda_version: Line
     hip_version: Line
     launcher: Line

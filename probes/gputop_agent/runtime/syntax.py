@@ -2,12 +2,31 @@
 
 import ast
 import linecache
+import re
 from functools import lru_cache
 
 from gputop_agent.runtime import interrupts
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_LINES = 20_000  # of a file
+_ESCAPE = re.compile(r"\\(.)", re.S)
+_OF_SYNTAX = frozenset("\r\n'\"\\N")  # line ends, quotes; \N{DASH}, whose braces are no f-string's
+
+
+def parse(text):
+    r"""The tree of a text, in whose strings an escape such as ``\d`` is a backslash and a letter.
+
+    Of one that it does not know Python 3.12 would warn on the training's stderr; a filter for that
+    would have it show warnings again that it has shown once.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: it cannot be parsed.
+    """
+    return ast.parse(_ESCAPE.sub(_as_letters, text))
+
+
+def _as_letters(match):
+    return match[0] if match[1] in _OF_SYNTAX else "\\" + match[0]
 
 
 @lru_cache(maxsize=16)
@@ -17,7 +36,7 @@ def tree(file):
     if not lines or len(lines) > _MAX_LINES:
         return None
     try:
-        return ast.parse("".join(lines))
+        return parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError):
         interrupts.pass_on()
         return None

@@ -13,7 +13,7 @@ import linecache
 import types
 from itertools import islice
 
-from gputop_agent.runtime import interrupts
+from gputop_agent.runtime import interrupts, syntax
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import NO_GAP, open_step
 
@@ -94,7 +94,7 @@ def _node(code, instruction):
     text = b"".join(lines).decode()
     for source in ("(" + text + ")", text):
         try:
-            body = ast.parse(source).body[0]
+            body = syntax.parse(source).body[0]
             return body.value if isinstance(body, ast.Expr) else body
         except (SyntaxError, IndexError):
             interrupts.pass_on()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gputop_analysis.lint import Remark, SourceError, lint
 from gputop_analysis.lint.mends import script_of
+from gputop_analysis.lint.source import parsed
 from gputop_analysis.model import Finding
 from gputop_analysis.text import file_and_line
 from gputop_probes.record.manifest import Manifest
@@ -71,7 +72,7 @@ def _remarks(path: Path) -> list[Remark]:
 def _first_call(path: Path, names: tuple[str, ...]) -> tuple[int, str]:
     """Line of the first call of the first of these names that is called; 0 where none is."""
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = parsed(path.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
         return 0, ""
     lines: dict[str, int] = {}

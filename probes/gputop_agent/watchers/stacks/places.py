@@ -8,7 +8,7 @@ import ast
 import linecache
 import sys
 
-from gputop_agent.runtime import frames, interrupts, variables
+from gputop_agent.runtime import frames, interrupts, syntax, variables
 from gputop_agent.runtime.lines import line_of
 from gputop_agent.runtime.session import session
 
@@ -96,7 +96,7 @@ def blocks(source, line):
     last; [] where the source cannot be parsed.
     """
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         interrupts.pass_on()
         return []

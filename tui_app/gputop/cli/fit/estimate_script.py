@@ -77,10 +77,10 @@ def _require_python(script: Path) -> None:
     Raises:
         CliError: it is no Python source, or cannot be read.
     """
-    import ast
+    from gputop_analysis.lint.source import parsed
 
     try:
-        ast.parse(script.read_bytes(), str(script))
+        parsed(script.read_bytes(), str(script))
     except OSError as error:
         raise CliError(f"cannot read {script}: {error.strerror}") from None
     except SyntaxError as error:
