@@ -33,11 +33,13 @@ def in_roots(untrained=()):
     """
     modules = [(f"{type(other).__name__}.", other) for other in alive(untrained)]
     modules += [("", root) for root in alive(session.roots)]
-    yield from _in_modules(modules)
+    yield from in_modules(modules)
 
 
-def _in_modules(todo):
-    """The same of these modules, the last one first; each with what its names begin with."""
+def in_modules(todo):
+    """The same of these modules, the last one first; each with what its names begin with. No code of
+    theirs is run.
+    """
     visited = set()
     while todo:
         prefix, module = todo.pop()
@@ -294,7 +296,7 @@ def _left_out(strays):
     """
     wanted = set(map(id, strays))
     for root in alive(session.roots):
-        ids = {id(parameter) for _, _, parameter in _in_modules([("", root)])}
+        ids = {id(parameter) for _, _, parameter in in_modules([("", root)])}
         optimizer = _optimizer_of(ids) if wanted <= ids else None
         if optimizer is not None:
             return {
@@ -310,7 +312,7 @@ def _apart(strays):
     """
     wanted = set(map(id, strays))
     for module in alive(session.untrained):
-        ids = {id(parameter) for _, _, parameter in _in_modules([("", module)])}
+        ids = {id(parameter) for _, _, parameter in in_modules([("", module)])}
         if wanted and wanted == ids:
             return {"stray_apart": type(module).__name__}
     return {}

@@ -7,6 +7,7 @@ import sys
 from gputop_agent.runtime import frames, source, syntax, variables
 from gputop_agent.runtime.lines import line_of
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers.looks import gradients
 
 _MAX_FRAMES = 3
 _MAX_LINES = 200  # above the line that calls the next function
@@ -31,7 +32,7 @@ def line_of_result(nodes, parameters):
 
 
 def _node_of(value):
-    return value.grad_fn if isinstance(value, session.torch.Tensor) else None
+    return value.grad_fn if type(value) is session.torch.Tensor else None
 
 
 def _given(name):
@@ -44,25 +45,32 @@ def _called(name):
 
 
 def _modules(pairs, parameters):
-    """Names of the modules that hold most of the parameters' values: ``G``, ``self.generator``."""
+    """Names of the modules that are mostly these parameters: ``G``, ``self.generator``."""
     sizes = {id(parameter): parameter.numel() for parameter in parameters}
-    for name, value in pairs:
-        if _holds_most(value, sizes):
-            yield name
-        if name == "self":
-            for part, inner in list(getattr(value, "__dict__", {}).items()):
-                if _holds_most(inner, sizes):
-                    yield "self." + part
-            for part, inner in list(getattr(value, "__dict__", {}).get("_modules", {}).items()):
-                if _holds_most(inner, sizes):
-                    yield "self." + part
+    owner = dict(pairs).get("self")
+    attributes = _attributes(owner)
+    children = attributes.get("_modules") if _is_module(owner) else None
+    parts = {**attributes, **(children or {})}
+    candidates = [*pairs, *(("self." + name, part) for name, part in parts.items())]
+    return [name for name, value in candidates if _is_mostly(value, sizes)]
 
 
-def _holds_most(value, sizes):
-    if not isinstance(value, session.torch.nn.Module):
+def _attributes(owner):
+    """As they lie there: no code of the owner's is run."""
+    return object.__getattribute__(owner, "__dict__") if type(owner).__dictoffset__ else {}
+
+
+def _is_module(value):
+    return issubclass(type(value), session.torch.nn.Module)
+
+
+def _is_mostly(value, sizes):
+    if not _is_module(value):
         return False
-    held = sum(sizes.get(id(parameter), 0) for parameter in value.parameters())
-    return 2 * held > sum(sizes.values())
+    held = [parameter for *_, parameter in gradients.in_modules([("", value)])]
+    of_these = sum(sizes.get(id(parameter), 0) for parameter in held)
+    largest = max(sum(sizes.values()), sum(parameter.numel() for parameter in held))
+    return 2 * of_these > largest
 
 
 def _lines_above(frame, patterns):
