@@ -37,8 +37,8 @@ def in_roots(untrained=()):
 
 
 def in_modules(todo):
-    """The same of these modules, the last one first; each with what its names begin with. No code of
-    theirs is run.
+    """The same of these modules, the last one first; each with what its names begin with, and
+    without running code of theirs.
     """
     visited = set()
     while todo:
