@@ -311,6 +311,37 @@ def test_samples_that_a_policy_draws_now_and_then_are_no_evaluations(tmp_path):
     assert "HO08" not in found(build)
 
 
+CALL, HOOK, DECODES = "train.py:5 main", "train.py:20 prediction_step", "train.py:30 decode"
+
+
+@pytest.mark.parametrize(
+    ("path", "site"),
+    [
+        ((HOOK, "train.py:31 forward"), CALL),
+        ((HOOK, "loop train.py:29 decode", DECODES, "train.py:31 forward"), DECODES),
+    ],
+)
+def test_a_loop_that_asks_the_model_again_for_each_word_is_the_evaluations_place(
+    tmp_path, path, site
+):
+    """Else it is the line that asks the trainer."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(200):
+        often = step % 10 == 9
+        flags = wire.F_EVAL * often or wire.F_FIRST * (step == 0)
+        build.step(forward=10.0, flags=flags, eval=60.0 * often)
+    for phase, below in (("eval", path), ("forward", ("train.py:31 forward",))):
+        sample = {"site": "train.py:31", "function": "forward", "count": 60}
+        sample["path"] = [CALL, "(transformers)", *below]
+        sample["inside"] = "torch/nn/modules/linear.py:134 forward"
+        build.event("stacks", rank=0, phase=phase, period_ms=20, total=60, samples=[sample])
+    sample = {"site": CALL.split()[0], "function": "main", "count": 9, "path": [CALL]}
+    sample["inside"] = "transformers/trainer.py:2000 train"
+    build.event("stacks", rank=0, phase="other", period_ms=20, total=9, samples=[sample])
+    assert found(build)["HO08"].site == site
+
+
 @pytest.mark.parametrize(("line", "is_told"), [("rl.py:9 main", True), ("rl.py:7 main", False)])
 def test_code_below_the_line_that_evaluates_in_each_step_counts(tmp_path, line, is_told):
     """Its own forwards are a tenth of the step, its simulator's steps a quarter."""

@@ -158,6 +158,23 @@ def trainers_call(view: RunView, rank: int | None) -> str | None:
             line = label
 
 
+def loop_of_evaluation(view: RunView, rank: int) -> str | None:
+    """The innermost line in a loop of the user's that runs models again and again for a batch of a
+    trainer's evaluation, as one that decodes does, below which surely most of its samples lie.
+    """
+    lines: Counter[str] = Counter()
+    samples = list(samples_of(view, ASKED, rank))
+    for sample in samples:
+        path = sample.path
+        hooks = [index for index, label in enumerate(path) if label.startswith("(")]
+        inside = path[hooks[0] :] if hooks else ()
+        loops = [index for index, label in enumerate(inside[:-1]) if label.startswith(LOOP)]
+        if loops:
+            lines[inside[loops[-1] + 1]] += sample.count
+    line, count = next(iter(lines.most_common(1)), (None, 0))
+    return line if surely(count, total(samples)) > MOSTLY else None
+
+
 def called_from(view: RunView, phase: str, rank: int) -> str | None:
     """The line of the training's own loop, the function that calls the backward, that surely most
     samples of a phase come from.

@@ -18,7 +18,12 @@ from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
 from gputop_analysis.findings.site import ENOUGH, Site, named
-from gputop_analysis.findings.sites import samples_where, top_site, trainers_call
+from gputop_analysis.findings.sites import (
+    loop_of_evaluation,
+    samples_where,
+    top_site,
+    trainers_call,
+)
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
@@ -236,8 +241,14 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _asked_at(view: RunView, rank: int, site: Site | None) -> str | None:
-    """The line that asks for evaluations: the trainer's call where a trainer does."""
-    return (trainers_call(view, rank) if _by_trainer(site) else None) or named(site) or None
+    """The line that asks for evaluations: the trainer's call where a trainer does, unless a loop of
+    the user's below that takes most of them.
+    """
+    if _by_trainer(site):
+        called = loop_of_evaluation(view, rank) or trainers_call(view, rank)
+    else:
+        called = None
+    return called or named(site) or None
 
 
 def _by_trainer(site: Site | None) -> bool:
