@@ -2,8 +2,7 @@
 
 import pytest
 
-from gputop_agent.description import describe_process
-from gputop_agent.runtime import source
+from gputop_agent.runtime import source, worlds
 
 ACTS = (
     "        self.now, reward, over = self.canals.step(moves.numpy())",
@@ -24,5 +23,5 @@ def test_a_line_that_steps_a_world(tmp_path, monkeypatch, line):
     script.write_text(f"import torch\n\n{line}\n")
     monkeypatch.setattr(source, "users_files", lambda: [str(script)])
     source.has.cache_clear()
-    assert source.has(describe_process.STEPS_A_WORLD) == (line in ACTS)
+    assert worlds.are_stepped() == (line in ACTS)
     source.has.cache_clear()

@@ -406,6 +406,23 @@ def test_a_sampler_that_gave_ranks_the_same_share_has_its_line(tmp_path):
     assert same.site == "train.py:31" and "rank= and num_replicas=" in same.fix
 
 
+@pytest.mark.parametrize(
+    ("dealt_to", "site"), [((0, 1), "data.py:9"), ((0, 0), "train.py:31"), ((None, None), None)]
+)
+def test_samples_that_are_made_alike_whatever_their_index_is(tmp_path, dealt_to, site):
+    build = ranks(tmp_path, (SHARDS[0], SHARDS[0]), None)
+    for rank in range(2):
+        loader = {**LOADER, "sampler_rank": dealt_to[rank], "dice_at": "data.py:9"}
+        if site == "train.py:31":
+            loader = {**loader, "sampler": "DistributedSampler", "sampler_at": site}
+        build.hello(rank, world_size=2, dataloader=loader, parallel={"ddp": {"buckets": 1}})
+    same = found(build)["IN12"]
+    assert site is None or same.site == site
+    assert ("seed the random numbers of the dataset (data.py:9)" in same.fix) is (
+        site == "data.py:9"
+    )
+
+
 def test_an_input_straggler_is_one_card_and_says_what_differs(tmp_path):
     build = Builder(tmp_path / "r")
     for rank in range(3):

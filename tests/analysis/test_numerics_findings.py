@@ -710,6 +710,17 @@ def test_a_jump_after_weights_were_loaded(tmp_path, loaded_step, is_told):
     assert ("weights were loaded at train.py:88" in jump.evidence) is is_told
 
 
+@pytest.mark.parametrize(("begins", "severity"), [(300, "info"), (294, "info"), (250, "medium")])
+def test_a_jump_where_another_optimizer_begins_is_that_of_a_network_that_begins(
+    tmp_path, begins, severity
+):
+    build = trained(tmp_path, bad={step: {"loss": 20.0} for step in range(300, 304)})
+    build.event("optimizer_begins", rank=0, pid=1, step=begins, optimizer="Adam")
+    jump = {one.id: one for one in evaluate(build.open())}["NU02"]
+    assert jump.severity == severity
+    assert ("another optimizer makes its first updates" in jump.fix) is (severity == "info")
+
+
 @pytest.mark.parametrize(
     ("sums", "group"),
     [
@@ -819,6 +830,16 @@ def test_the_same_random_numbers_on_all_ranks(tmp_path, state, expected):
     )
     replicas(build, lambda rank, update: update, state=state)
     assert list(found(build)) == expected
+
+
+def test_the_same_random_numbers_where_nothing_is_dropped(tmp_path):
+    build = trained(tmp_path, steps=150, ranks=2, hello={"model": {"modules": {"Dropout": 2}}})
+    for rank in range(2):
+        for update in (10, 11, 50, 51):
+            random = {"seed": 7, "state": update, "drops": False}
+            event = {"update": update, "group": 2, "parameters": update, "random": random}
+            build.event("replica", rank=rank, pid=rank + 1, **event)
+    assert "RE03" not in found(build)
 
 
 def test_a_loss_that_is_0_from_the_start_is_no_problem_that_is_solved(tmp_path):

@@ -95,6 +95,15 @@ CASES = {
         ],
         "rows.py:8 __iter__",
     ),
+    "the loop in which nearly all of a call lies": (
+        [
+            ([MAIN, LOOP, "notes.py:9 note", "loop notes.py:3 add", "notes.py:4 add"], 48),
+            ([MAIN, LOOP, "notes.py:9 note"], 3),
+            ([MAIN, LOOP, "world.py:5 step"], 6),
+            *[([MAIN, f"train.py:{52 + n} train", f"grid.py:{n} draw"], 5) for n in range(6)],
+        ],
+        "notes.py:4 add",
+    ),
     "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], LOOP),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
     "below a trainer": (

@@ -15,7 +15,13 @@ from gputop_analysis.parallelism.split import chunk_layers
 from gputop_analysis.planner import collectives, gemm, layers, memory, pipeline
 from gputop_analysis.planner.adapters import adapter_bytes, dequantised_bytes
 from gputop_analysis.planner.cost import Cost, cost
-from gputop_analysis.planner.hardware import cluster, device, network_gbps, network_kind
+from gputop_analysis.planner.hardware import (
+    CUT_SHARE,
+    cluster,
+    device,
+    network_gbps,
+    network_kind,
+)
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.vram.setup import Lora
@@ -189,6 +195,21 @@ def test_between_nodes_a_gather_has_the_rate_of_the_nics_but_on_efa():
         assert float(group.gather_bytes_per_s / group.bytes_per_s) == pytest.approx(share)
     inside = collectives.group(cluster("H100", 8), 8, 1)
     assert inside.gather_bytes_per_s < 0.6 * inside.bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("name", "is_cut"),
+    [("RTX 4090", True), ("RTX 3090", True), ("H20", True), ("L20", True)]
+    + [(name, False) for name in ("H100", "A100", "L4", "L40S", "V100", "B200", "MI300X")],
+)
+def test_power_does_not_bound_tensor_cores_that_are_cut_down(name, is_cut):
+    card = device(name)
+    assert card.is_cut is is_cut
+    if is_cut:
+        assert card.matmul_share("bf16") == pytest.approx(CUT_SHARE)
+        assert card.flash_share > card.efficiency.flash_share
+    else:
+        assert card.flash_share == card.efficiency.flash_share
 
 
 def test_power_bounds_large_products():

@@ -34,6 +34,8 @@ from gputop_analysis.view import RunView
 
 MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
+NEARLY = 2 / 3
+"""Of the samples at a line that a line below it must surely hold to be the place instead."""
 SHOWN = 3
 
 
@@ -210,22 +212,31 @@ def surest(
     of ``main``, is where everything happens and tells nothing. ``lines`` counts the lines that each
     function was seen at. Loops that are ``working`` are no place: what they do is the training.
     """
-    chosen, prefix = None, ()
+    chosen, prefix, of_chosen = None, (), total(samples)
     while True:
         label, count = most_frequent_below(samples, prefix)
-        if not label or surely(count, total(samples)) <= MOSTLY:
+        if not label or not _goes_deeper(count, of_chosen, total(samples)):
             return chosen
         prefix = (*prefix, label)
         if label.startswith(LOOP):
             if working is not None and prefix not in working:
-                chosen = label
+                chosen, of_chosen = label, count
             continue
         ends = total(
             sample for sample in samples if sample.path == prefix and not sample.in_trainer
         )
         moves = lines[functions(prefix)] > 1
         if not label.startswith("(") and (moves or surely(ends, total(samples)) > MOSTLY):
-            chosen = label
+            chosen, of_chosen = label, count
+
+
+def _goes_deeper(count: int, of_chosen: int, of_all: int) -> bool:
+    """Whether a line below the chosen one tells more: it surely holds most of all samples, or
+    nearly all of the chosen one's and no less than a third of all.
+    """
+    if surely(count, of_all) > MOSTLY:
+        return True
+    return of_chosen < of_all and surely(count, of_chosen) > NEARLY and 3 * count >= of_all
 
 
 def most_frequent_below(samples: Sequence[PlacedSample], prefix: Path) -> tuple[str, int]:

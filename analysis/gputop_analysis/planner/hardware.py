@@ -18,6 +18,15 @@ too: between 0.5 and 0.7.
 """
 MOST_SHARE = 0.9
 """Of its peak no library exceeds, whatever the power."""
+CUT_WATTS_PER_TFLOP, CUT_SHARE = 2.25, 0.88
+"""Power limit over dense 16-bit peak from which power does not bound large products, as on cards
+whose tensor cores are cut down, and the share that they reach in a training: nine tenths of what
+products alone do. Measured: RTX 4090 151 to 165 of 165 TFLOP/s
+(zzc0721/torch-performance-test-data, issue 78), L20 105 to 115 of 119.5 (DefTruth/CUDA-Learn-Notes,
+hgemm/README.md), RTX 5060 Ti 47.0 of 47.4 (QuantumDrizzy/BLACKWALL); the A100 SXM 268 of 312, the
+H100 SXM 792 of 989 (mag-/gpu_benchmark), in trainings 0.77 and 0.68.
+"""
+CUT_ARCHITECTURES = ("Ampere", "Ada", "Hopper", "Blackwell")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,24 @@ class Device:
         return min(share * self.power_factor, MOST_SHARE)
 
     @property
+    def flash_share(self) -> float:
+        """Share of the 16-bit peak that fused attention reaches, 0 to 1."""
+        return self.efficiency.flash_share * (self.power_factor if self.is_cut else 1.0)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its tensor cores are cut down below what its power could feed."""
+        rates = self.spec.dense_flops
+        tflops = (rates.get("bf16") or rates.get("fp16") or 0.0) / 1e12
+        watts = self.watts or self.spec.power_w or 0.0
+        is_known = self.spec.architecture.startswith(CUT_ARCHITECTURES)
+        return is_known and watts > CUT_WATTS_PER_TFLOP * tflops > 0
+
+    @property
     def power_factor(self) -> float:
         """Speed of large products, which power bounds, over that on the calibrated card."""
+        if self.is_cut:
+            return CUT_SHARE / self.efficiency.matmul_share
         limit = self.watts or self.spec.power_w
         if not (limit and self.efficiency.watts):
             return 1.0

@@ -181,7 +181,7 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
     if job.habits.attention != "eager":
         blocks = heads * tokens / 128 / device.multiprocessors
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
-        share = device.efficiency.flash_share * min(width / 128, 1.0) ** 0.25 * fill
+        share = device.flash_share * min(width / 128, 1.0) ** 0.25 * fill
         seconds = 0.5 * products_flops / (peak * share * FLASH_SPEED[job.habits.attention])
         if width > WIDE_HEAD:
             slower, slower_backward = (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN)

@@ -56,6 +56,14 @@ class WeightsLoaded(TypedDict, total=False):
     """The user's line; null where a trainer loads."""
 
 
+class OptimizerBegins(TypedDict, total=False):
+    """Beside others that have stepped, an optimizer has made its first update; the first 16."""
+
+    step: Annotated[Step, NEEDED]
+    optimizer: Annotated[Line, NEEDED]
+    """Its class."""
+
+
 class PlateauEvent(TypedDict, total=False):
     """A ``ReduceLROnPlateau`` was given a metric, for the first time."""
 

@@ -220,6 +220,12 @@ class LoaderFacts(OfClass, total=False):
     """The only line of the user's that makes one which shares the data out."""
     own_sampler_at: Line
     """The only line that makes the sampler, where that is of the user's own class."""
+    sampler_rank: Whole
+    """The rank to which it shares the data out."""
+    dice_at: Line
+    """Of several ranks: the first line of the dataset's class that makes or seeds a generator of
+    random numbers.
+    """
     collate_fn: Line
     site: Line
     """Where it is built."""

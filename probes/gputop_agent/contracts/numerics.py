@@ -266,7 +266,9 @@ class RandomState(TypedDict, total=False):
     seed: Scalar
     state: Scalar
     at: Line
-    """The only line of the script that calls ``manual_seed``."""
+    """The only line of the script that seeds all, as ``torch.manual_seed`` does."""
+    drops: bool
+    """The model has a dropout that drops: its rate is above 0."""
 
 
 class Replica(TypedDict, total=False):

@@ -3,7 +3,9 @@
 import re
 import sys
 
+from gputop_agent.description import dice
 from gputop_agent.runtime import frames, interrupts, modes, source
+from gputop_agent.runtime.session import session
 
 _OF_RANKS = ("DistributedSampler", "StatefulDistributedSampler")
 
@@ -35,6 +37,8 @@ def describe_loader(loader, site=None):
         "sampler": sampler,
         "sampler_at": source.place_with(sampler + "(") if sampler in _OF_RANKS else None,
         "own_sampler_at": _made_at(own_sampler) if own_sampler else None,
+        "sampler_rank": _rank_of(getattr(loader, "sampler", None), batch_sampler),
+        "dice_at": dice.rolled_at(dataset) if session.world_size > 1 else None,
         "collate_fn": getattr(collate, "__name__", type(collate).__name__),
         "length": None if iterable else _length(batch_sampler),
         "site": site,
@@ -48,6 +52,12 @@ def _users_sampler(loader, batch_sampler):
         if file is not None and frames.origin(file) == frames.USER:
             return type(dealer).__name__
     return ""
+
+
+def _rank_of(sampler, batch_sampler):
+    """The rank that the data is shared out to; None where it is not."""
+    rank = getattr(sampler, "rank", getattr(batch_sampler, "process_index", None))
+    return rank if isinstance(rank, int) else None
 
 
 def _made_at(kind):

@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 
-from gputop_agent.runtime import affinity, guard, source
+from gputop_agent.runtime import affinity, guard, worlds
 
 _ENVIRONMENT = frozenset(
     """
@@ -20,10 +20,6 @@ _ENVIRONMENT = frozenset(
     """.split()
 )
 _LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "peft", "gymnasium", "gym")
-STEPS_A_WORLD = (
-    r"^(?!.*loss)(?=.*(rew|done|terminat|truncat|obs))[^=#]*,[^=#]*=[^=#]*[\w\]]\.step\(\s*[^)\s]"
-)
-"""``seen, reward, over = canals.step(moves)``"""
 _PREFIXES = (
     "NCCL_",
     "TORCH_",
@@ -58,7 +54,7 @@ def describe_interpreter(torch):
         "hip_version": getattr(torch.version, "hip", None),
         "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
         "libraries": {name: version(name) for name in _LIBRARIES},
-        "acts": source.has(STEPS_A_WORLD),
+        "acts": worlds.are_stepped(),
     }
 
 

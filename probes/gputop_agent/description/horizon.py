@@ -36,7 +36,8 @@ def _from_lightning(owner):
     if type(trainer).__name__ != "Trainer":
         return None
     if isinstance(trainer.max_steps, int) and trainer.max_steps > 0:
-        return trainer.max_steps
+        # it counts the updates of each optimizer, and how many a step has is not known
+        return trainer.max_steps if len(trainer.optimizers) == 1 else None
     batches, epochs = trainer.num_training_batches, trainer.max_epochs
     if not epochs or epochs < 0 or not math.isfinite(batches):
         return None

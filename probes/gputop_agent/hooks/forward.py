@@ -179,8 +179,8 @@ def before(slot, module, args, kwargs):
     depth = len(clock.stack)
     graded = bound.is_grad_enabled()
     trained = slot.trained and (module.training or _still_trained(slot, module))
-    # a loss without parameters is of what went before it
-    training = module.training if trained else not open_step.may_evaluate
+    # a loss without parameters is of what went before it; a teacher may be asked twice
+    training = module.training if trained else not open_step.may_evaluate(graded)
     if graded and training and open_step.unsure:
         # before a boundary, or what is moved would cross it
         open_step.train(module)
@@ -304,6 +304,7 @@ def after(slot, token):
     elif is_undecided:
         open_step.soft_eval_ns += totals[EVAL] - total_before_ns
         session.soft_forwards += 1
+        open_step.soft_forwards += 1
         open_step.unsure = True
     else:
         open_step.evaluated = open_step.unsure = True

@@ -7,7 +7,7 @@ from time import monotonic_ns
 
 from gputop_agent import wire
 from gputop_agent.hooks import closures
-from gputop_agent.runtime import frames, guard, modes
+from gputop_agent.runtime import frames, guard, modes, transport
 from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import H2D, OPTIMIZER, OTHER, session
@@ -18,6 +18,8 @@ from gputop_agent.timing.steps import fold
 from gputop_agent.watchers.layers import layers
 from gputop_agent.watchers.looks import built_places, checkup, rate_steps
 from gputop_agent.watchers.nan import numerics
+
+MAX_BEGINNINGS = 16  # of optimizers that come after others
 
 
 def install(torch):
@@ -128,12 +130,26 @@ def _end(optimizer):
     if open_step.grads and not open_step.backwards:
         totals[MICRO_BATCHES] += 1
         open_step.grads = 0
-    _note_lr(optimizer.param_groups)
+    if key not in events.begun_optimizers:
+        _first_update(optimizer)
+    n_values = events.optimizer_values.get(key, 0)
+    if n_values >= fold.lr_values:
+        fold.lr_values = n_values
+        _note_lr(optimizer.param_groups)
     if open_step.in_backward:
         open_step.flags |= wire.F_OPT_IN_BACKWARD
         return
     step_seen()
     sampling.update_ended(key)
+
+
+def _first_update(optimizer):
+    """Tell of one that comes after others, as with the network of another fold."""
+    if events.begun_optimizers and session.beginnings < MAX_BEGINNINGS:
+        session.beginnings += 1
+        name = type(optimizer).__name__
+        transport.send_event("optimizer_begins", step=session.step, optimizer=name)
+    events.begun_optimizers.add(id(optimizer))
 
 
 def step_seen():

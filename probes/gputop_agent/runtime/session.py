@@ -89,6 +89,7 @@ class Session:
         self.checkpointing_seen = False
         # without gradients, of a network in training mode: a policy, a target
         self.soft_forwards = 0
+        self.beginnings = 0  # first updates of optimizers after others
         self.forwards_for_gradients = 0
         self.compile_seen = False
         self.gradients_scaled = False  # by a GradScaler, and not unscaled yet

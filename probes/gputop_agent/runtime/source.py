@@ -29,6 +29,15 @@ def place_matching(pattern):
 
 
 @lru_cache(maxsize=4)
+def place_run_later(pattern):
+    """The same of these lines that no ``__init__`` has: a training that goes on runs others."""
+    lines = _lines_where(re.compile(pattern).search)
+    around = [syntax.function_around(file, line) for file, line in lines]
+    names = [getattr(function, "name", "") for function in around]
+    return place_of([place_ for place_, name in zip(lines, names) if name != "__init__"])
+
+
+@lru_cache(maxsize=4)
 def has(pattern):
     """Whether a line of the user's loaded files matches a regular expression."""
     return bool(_lines_where(re.compile(pattern).search))

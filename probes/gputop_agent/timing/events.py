@@ -17,6 +17,8 @@ WAIT_STEPS = 12
 MAX_FRAMES, MAX_PLACES = 12, 64  # that name a place; of a step
 
 known_optimizers = {}  # id -> step in which it last stepped, or was found
+begun_optimizers = set()  # ids of those that have stepped
+optimizer_values = {}  # id -> values in its parameters when it was found
 found_optimizers = {}  # id -> step in which it was found
 gone_optimizers = deque()  # weak references to those that were freed since the last look
 
@@ -95,6 +97,8 @@ def forget_optimizers():
             del session.optimizers[reference.key]
             known_optimizers.pop(reference.key, None)
             found_optimizers.pop(reference.key, None)
+            optimizer_values.pop(reference.key, None)
+            begun_optimizers.discard(reference.key)
             open_step.stepped.discard(reference.key)
 
 
@@ -175,5 +179,7 @@ def reset():
     """In a forked child."""
     known_optimizers.clear()
     found_optimizers.clear()
+    optimizer_values.clear()
+    begun_optimizers.clear()
     gone_optimizers.clear()
     sentinel.__init__()

@@ -8,6 +8,7 @@ waiting for a GPU.
 """
 
 import ctypes
+import itertools
 import re
 import zlib
 from functools import lru_cache
@@ -20,7 +21,8 @@ from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
 
 FIRST = (10, 50, 100, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000)
 PERIOD = 5000
-MAX_TENSORS, MAX_VALUES, MAX_NAMES = 32, 256, 3
+MAX_TENSORS, MAX_VALUES, MAX_NAMES, MAX_MODULES = 32, 256, 3, 5000
+_SEEDS = r"(?<![\w.])(manual_seed|set_seed|seed_everything|fix_seed\w*)\(|accelerator\.set_seed\("
 
 _WRAPPED = "DistributedDataParallel.module."
 #: what follows the name of a tensor that is written to in place
@@ -252,5 +254,16 @@ def _random_state():
     return {
         "seed": session.torch.initial_seed(),
         "state": zlib.crc32(_content(state[:MAX_VALUES])),
-        "at": source.place_with("torch.manual_seed(") or source.place_with("manual_seed("),
+        "at": source.place_with("torch.manual_seed(") or source.place_matching(_SEEDS),
+        "drops": _drops(),
     }
+
+
+def _drops():
+    """Whether one of the roots has a dropout that drops."""
+    return any(
+        module.p > 0
+        for root in alive(session.roots)
+        for module in itertools.islice(root.modules(), MAX_MODULES)
+        if isinstance(module, session.torch.nn.modules.dropout._DropoutNd)
+    )

@@ -115,6 +115,12 @@ def know(optimizer):
         )
         events.known_optimizers[id(optimizer)] = session.step
         events.found_optimizers[id(optimizer)] = session.step
+        events.optimizer_values[id(optimizer)] = _count_values(optimizer)
+
+
+@modes.unseen
+def _count_values(optimizer):
+    return sum(parameter.numel() for parameter in _parameters_of(optimizer))
 
 
 def new_optimizer(optimizer):

@@ -5,10 +5,11 @@ tells. A forward without gradients in train mode was an evaluation (a fetch foll
 training, such as a GAN's detached generator or a frozen teacher (a backward follows).
 """
 
+from collections import deque
 from typing import Any, List, NamedTuple
 
 from gputop_agent import wire
-from gputop_agent.runtime import frames
+from gputop_agent.runtime import frames, worlds
 from gputop_agent.runtime.session import DATA, EVAL, FORWARD, session
 from gputop_agent.timing import clock
 from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
@@ -18,6 +19,10 @@ NAN = float("nan")
 NO_GAP = -1  # no forward has ended since the last backward
 EVALUATING = 3
 """Forwards in eval mode, one after the other, that no training needs."""
+USUAL_STEPS, MANY_FORWARDS, MANY_TIMES = 10, 64, 16
+"""Steps by which it is told how many forwards without gradients a step has; and how many, and how
+many times as many, in training mode are an evaluation.
+"""
 
 # what a look at gradients and parameters waits for; the last: updates of the other optimizers only
 NO_CHECK, FIRST_FORWARD, FIRST_BACKWARD, UPDATE, OTHER_UPDATES = range(5)
@@ -58,6 +63,9 @@ class StepState:
         self.samples = 0
         self.tokens = 0
         self.soft_eval_ns = 0  # forwards booked as evaluation that may have been training
+        self.soft_forwards = 0  # so many
+        self.soft_of_steps = deque(maxlen=USUAL_STEPS)  # how many the last steps have trained with
+        self.soft_of_step = 0
         self.evaluated = False  # an evaluation forward followed the last fetch
         # -- the loss computed between a forward's end and its backward
         self.gap_began = 0  # the surrounding phase's total at the forward's end
@@ -86,6 +94,8 @@ class StepState:
 
     def begin_step(self):
         """Forget the step that was closed."""
+        self.soft_of_steps.append(self.soft_of_step)
+        self.soft_of_step = 0
         self.pending = False  # an optimizer stepped: the next event closes the step
         self.flags = 0
         self.backwards = 0
@@ -106,10 +116,11 @@ class StepState:
         self.gap_phase = NO_GAP  # the phase around the last of them
         self.cut: Any = None  # a ``Cut``: where the step ends if it turns out that it has ended
 
-    @property
-    def may_evaluate(self):
-        """Whether the last forward was an evaluation, or may have been one."""
-        return self.evaluated or self.soft_eval_ns > 0
+    def may_evaluate(self, graded):
+        """Whether the last forward was an evaluation; before one with gradients, which decides that
+        by itself, also whether it may have been one.
+        """
+        return self.evaluated or (graded and self.soft_eval_ns > 0)
 
     def note_graph(self, module, may_evaluate):
         """A forward with gradients is booked as evaluation, for now: where, if it is one."""
@@ -131,13 +142,28 @@ class StepState:
         """A training forward or a backward began: what was undecided was training."""
         totals[SAMPLES] += self.samples
         totals[TOKENS] += self.tokens
-        if self.soft_eval_ns:
+        if self.soft_eval_ns and self._are_far_more_than_usual():
+            self._book_evaluation()
+            modes.was_evaluation()
+        elif self.soft_eval_ns:
             clock.move(self.soft_eval_ns, EVAL, FORWARD)
             self.forwards += 1
             self.model_forwards += 1
+            self.soft_of_step += self.soft_forwards
         modes.was_training()
         self.data_ns = self.samples = self.tokens = self.soft_eval_ns = self.graphed = 0
         self.evaluated = self.unsure = False
+        self.soft_forwards = 0
+
+    def _are_far_more_than_usual(self):
+        """Whether so many forwards without gradients are none of a step: the last ones had few.
+
+        Those of a policy that acts, and comes by its data so now and then, are training.
+        """
+        usual = max(self.soft_of_steps, default=0)
+        is_known = len(self.soft_of_steps) == self.soft_of_steps.maxlen
+        many = self.soft_forwards >= max(MANY_FORWARDS, MANY_TIMES * usual)
+        return is_known and many and not worlds.are_stepped()
 
     def belongs_to_evaluation(self):
         """The next fetch (or the step's end) came without a backward: that was evaluation."""
@@ -147,7 +173,7 @@ class StepState:
         if self.evaluated:
             modes.was_evaluation()
             clock.move(self.data_ns, DATA, EVAL)
-            self.data_ns = self.samples = self.tokens = 0
+            self.data_ns = self.samples = self.tokens = self.soft_forwards = 0
             self.evaluated = self.unsure = False
 
     def _book_evaluation(self):

@@ -68,6 +68,7 @@ class Fold:
         self.wall_max_ns = 0
         self.loss = self.loss_max = self.grad_norm = self.grad_norm_max = NAN
         self.lr = self.loss_scale = NAN  # set by the optimizer hooks
+        self.lr_values = 0  # in the optimizer that has this rate, the largest since the last record
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
         self.probing = True
@@ -367,7 +368,7 @@ def _emit():
     )
     fold.choose_probing()
     fold.begin_totals, fold.began_ns = fold.end_totals, fold.end_ns
-    fold.n_steps = fold.flags = fold.wall_max_ns = 0
+    fold.n_steps = fold.flags = fold.wall_max_ns = fold.lr_values = 0
     fold.loss_max = fold.grad_norm_max = NAN
     transport.send_step(record, fold.end_ns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -182,13 +183,16 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
     alike, taken = sum(common[rank] for rank in same), sum(len(prints[rank]) for rank in same)
     names = ", ".join(map(str, same[:8])) + (f" and {len(same) - 8} more" if len(same) > 8 else "")
     run = Facts(view, same[0])
+    dice_at = _dice_at(view, same)
     return spec.make(
         severity="high",
         title=f"ranks {names} train on the same batches",
         evidence=f"{alike} of {taken} different batches whose fingerprints were taken were seen "
         f"on another rank too; sampler {run.loader.get('sampler') or 'not known'} of the loader"
         f"{loader_place(run)}",
-        fix=(
+        fix=_rolled_alike(dice_at)
+        if dice_at
+        else (
             *_shared_out_alike(run),
             Option(
                 f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and "
@@ -204,7 +208,7 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
             Option("give each rank samples of its own", last=True),
         ),
         rank=None,
-        site=run.loader.get("sampler_at") or loader_site(run),
+        site=dice_at or run.loader.get("sampler_at") or loader_site(run),
         confidence=0.95,
         proof=Proof(
             statistic="batches seen on another rank too / batches whose fingerprints were taken",
@@ -222,6 +226,27 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
                 )
                 for rank in same[:8]
             ),
+        ),
+    )
+
+
+def _dice_at(view: RunView, same: Sequence[int]) -> str:
+    """Where a dataset rolls its dice, although each rank is dealt samples of its own: then they are
+    made alike, whatever their index is. Empty where that is not known.
+    """
+    loaders = [Facts(view, rank).loader for rank in same]
+    dealt_to = {loader.get("sampler_rank") for loader in loaders}
+    if None in dealt_to or len(dealt_to) < len(same):
+        return ""
+    return str(loaders[0].get("dice_at") or "")
+
+
+def _rolled_alike(dice_at: str) -> tuple[Option, ...]:
+    return (
+        Option(
+            f"seed the random numbers of the dataset ({dice_at}) with the rank, or with the index "
+            "of the sample: the sampler deals each rank others, but they are made by chance that "
+            "begins alike"
         ),
     )
 

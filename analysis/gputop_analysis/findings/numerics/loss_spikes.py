@@ -49,6 +49,8 @@ an alarm.
 
 SOON_STEPS = 2
 """Steps after weights were loaded in which a jump of the loss may be their doing."""
+NEAR_STEPS = 10
+"""Steps from a jump to an optimizer's first update that was seen; of short ones not each is."""
 RARE, BRIEF = 2, 8
 """Jumps that a short run may have, and records of one that was over soon."""
 
@@ -155,10 +157,13 @@ class Reasons(NamedTuple):
     """It is far below the first losses."""
     of_a_copy: bool = False
     """Of another optimizer's steps."""
+    begins: bool = False
+    """Another optimizer has made its first update there: its network begins, as of another fold."""
 
     @property
     def are_harmless(self) -> bool:
-        return self.rewards or self.moves or self.scatters or self.small or self.of_a_copy
+        is_anothers = self.of_a_copy or self.begins
+        return self.rewards or self.moves or self.scatters or self.small or is_anothers
 
 
 def _reasons(view: RunView, steps: Array, losses: Array, spikes: Array, worst: int) -> Reasons:
@@ -177,6 +182,7 @@ def _reasons(view: RunView, steps: Array, losses: Array, spikes: Array, worst: i
         scatters=not rate_jumps and scatters,
         small=bool(0 < losses[worst] < SMALL * float(np.median(losses[:BEGINNING]))),
         of_a_copy=are_of_a_copy(view.per_rank[view.ranks[0]].rows, steps, losses, spikes),
+        begins=_another_begins(view, int(steps[worst])),
     )
 
 
@@ -188,6 +194,12 @@ def _spikes(losses: Array, is_live: bool) -> tuple[Array, Array, Array]:
     # a window that moves on would judge its first steps anew
     recent = spikes >= SPIKE_WINDOW
     return spikes[recent], levels[recent], sigmas[recent]
+
+
+def _another_begins(view: RunView, step: int) -> bool:
+    """Whether an optimizer after others made its first update at about a step."""
+    begun = told(view, "optimizer_begins").values()
+    return any(abs(event["step"] - step) <= NEAR_STEPS for events in begun for event in events)
 
 
 def _loaded_before(view: RunView, step: int) -> str | None:
@@ -323,6 +335,10 @@ def after_a_jump(why: Reasons, *, layer_is_known: bool) -> str | tuple[str | Opt
     """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
     if why.of_a_copy:
         return "nothing to mend: another optimizer's steps, as of an evaluation that trains a copy"
+    if why.begins:
+        return (
+            "nothing to mend: another optimizer makes its first updates, of a network that begins"
+        )
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if why.rewards and not (why.moves or why.rate_jumps or why.period):
         return "a loss of both signs weighs rewards and may jump: normalise them", clip

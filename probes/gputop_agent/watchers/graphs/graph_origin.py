@@ -209,6 +209,12 @@ class Graph:
             within: ``within(number)`` tells whether a node may be the origin, by its sequence
                 number.
         """
+        origin = self._origin(within)
+        if origin is not None and _hardly_ever(origin) and self._let_picks_carry():
+            origin = self._origin(within)
+        return origin
+
+    def _origin(self, within):
         root = self.nodes.get(self.root)
         if root is None:
             return None
@@ -224,6 +230,21 @@ class Graph:
         if first.unowned is not None or not first.children:
             return first
         return self._likeliest(first)
+
+    def _let_picks_carry(self):
+        """Where nothing above them makes such values, what picks some of what it took has picked an
+        infinity. Returns whether there is such an operation.
+        """
+        picks = [
+            node
+            for node in self.in_order()
+            if node.name in _PICKS and node.given is None and self.bad_children(node)
+        ]
+        for node in picks:
+            node.given = False
+        for node in self.in_order() if picks else ():
+            self._judge(node)
+        return bool(picks)
 
     def _causes(self, node):
         """Its bad children, none where NaN begins at it."""
@@ -295,6 +316,12 @@ def _weight(node):
     """As ``weight_of``; a cast to float16 overflows far sooner than what comes before it."""
     is_half = node.result is not None and node.result.dtype is session.torch.float16
     return 2 if node.name == "to_copy" and is_half else weight_of(node.name)
+
+
+def _hardly_ever(node):
+    """Whether an operation is one that nearly always gives finite values where it took such."""
+    is_singular = weight_of(node.name) > 1 or _repeats(node) > 0
+    return bool(node.children) and node.unowned is None and not is_singular
 
 
 def _is_sure(node):

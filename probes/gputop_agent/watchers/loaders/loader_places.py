@@ -34,13 +34,15 @@ def _site(loader, frame):
     """Of the line that calls the constructor, past constructors of subclasses and what is wrapped
     around them.
 
-    A package that only passes the user's arguments on leaves its caller's line; one that owns the
-    loop has made a loader anew, whose settings stand where the one of the same data was built.
+    A package that only passes the user's arguments on leaves its caller's line; one that has made a
+    loader anew leaves the place of the one of the same data, where the settings stand.
     """
     while frame is not None and _first_argument(frame) is loader:
         frame = frame.f_back
-    if any(name in frames.TRAINERS for name in frames.packages(frame)):
-        return _of_same_data(loader)
+    packages = frames.packages(frame)
+    same_data_at = _of_same_data(loader) if packages else None
+    if same_data_at or any(name in frames.TRAINERS for name in packages):
+        return same_data_at
     for frame_ in frames.stack(frame):
         if frames.is_user(frame_):
             return frames.site(frame_)

@@ -275,9 +275,9 @@ def _look_at_stale():
     """
     open_step.check_stage = UPDATE
     gradients_left = [
-        parameter.grad
+        late.local_part(parameter.grad)
         for parameter in _trainable()
-        if parameter.grad is not None and late.is_plain(parameter.grad)
+        if parameter.grad is not None and late.is_plain(late.local_part(parameter.grad))
     ]
     gradients_left = late.spread(gradients_left)
     if not gradients_left:

@@ -19,6 +19,7 @@ MAX_MODULES = 2000
 SURE_LOOKS = 2
 SURE_STEPS = 2  # with an evaluation in training mode
 _SETS_EVAL = r"\.eval\(\)|\.train\((mode=)?False\)"
+_PUTS_IN_EVAL = r"^\s*[\w.\[\]]+\.(eval\(\)|train\((mode=)?False\))"  # as a statement
 _LOADS_IN_EVAL = r"\.from_pretrained\("
 NEVER = -1  # trained in training mode
 
@@ -54,7 +55,8 @@ class TrainingMode:
         if reference is not None and reference() is not root:
             return {}
         parts = _parts(root, updated)
-        site = source.place_matching(_SETS_EVAL) or source.unanswered(_SETS_EVAL, "train")
+        site = source.place_run_later(_PUTS_IN_EVAL) if last != NEVER else None
+        site = site or source.place_matching(_SETS_EVAL) or source.unanswered(_SETS_EVAL, "train")
         if last == NEVER:
             site = site or source.place_matching(_LOADS_IN_EVAL)
             if not site or not any(_drops(module) for module in _some_modules(root)):

@@ -31,15 +31,16 @@ def line_of_use(parameters):
 
 def line_that_cuts(parameters):
     """The line that takes a value out of the graph in the innermost of the classes that use a part
-    of which these are all that trains; None without one, and where that class has several.
+    of which these are all that trains, or the first of some that stand together; None without one,
+    and where that class has several apart.
     """
     wanted = {id(parameter) for parameter in parameters}
     for part in _parts_around(parameters):
         if not _is_whole(part, wanted) or _names_nowhere(part):
             return None
-        cuts = [line for method in _methods(part.kind) for line in _lines_with(_CUTS, method)]
+        cuts = [line for method in _methods(part.kind) for line in _numbers_with(_CUTS, method)]
         if cuts:
-            return cuts[0] if len(cuts) == 1 else None
+            return source.place_of(cuts)
     return None
 
 
@@ -143,7 +144,12 @@ def _first_line(methods, pattern):
 
 
 def _lines_with(pattern, function):
-    """Places of a function's lines that have the words; none where it cannot be read."""
+    """Places of a function's lines that have the words."""
+    return (source.place(file, number) for file, number in _numbers_with(pattern, function))
+
+
+def _numbers_with(pattern, function):
+    """Their files and numbers; none where it cannot be read."""
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError, SyntaxError):
@@ -151,4 +157,4 @@ def _lines_with(pattern, function):
         return
     for number, line in enumerate(lines, first):
         if pattern.search(line.partition("#")[0]):
-            yield source.place(function.__code__.co_filename, number)
+            yield function.__code__.co_filename, number

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from gputop_agent.runtime import modes
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import graph_origin
+from gputop_agent.watchers.memory import keepers
 
 _MAX_VALUES = 1 << 24  # that are read of one data set
 _MAX_ITEMS = 20_000  # of lists and dicts
@@ -35,11 +36,24 @@ def of_dataset(dataset: Any):
         if not parts:
             return None
         reader = _Reader()
-        for attribute, value in list(parts.items()):
-            if attribute != "dataset" and reader.has_bad(value):
-                return DataHolder(type(dataset), attribute)
-        dataset = parts.get("dataset")
+        parts = {name: value for name, value in list(parts.items()) if name != "dataset"}
+        for holder, attribute, value in _with_parts(dataset, parts):
+            if reader.has_bad(value):
+                return DataHolder(type(holder), attribute)
+        dataset = dataset.__dict__.get("dataset")
     return None
+
+
+def _with_parts(dataset, parts):
+    """``(object, attribute, value)`` of a data set, and of objects of the user's that it holds."""
+    own = [(dataset, attribute, value) for attribute, value in parts.items()]
+    held = [value for value in parts.values() if keepers.is_the_users(value)]
+    further = [
+        (value, attribute, inner)
+        for value in held[:_WRAPPERS]
+        for attribute, inner in list(getattr(value, "__dict__", {}).items())
+    ]
+    return own + further
 
 
 class _Reader:

@@ -31,6 +31,8 @@ _KEEPS_OFF = frozenset(
     "clamp clip maximum max clamp_min nan_to_num abs relu softplus sigmoid exp".split()
 )
 _WHOLE = range(1, 100)
+_MAKE_EMPTY = frozenset("zeros ones empty full zeros_like ones_like empty_like full_like".split())
+_MAX_FILES = 40
 _ASKS = frozenset("isnan isfinite isinf".split())
 _RUN_BY_CALL = ("__call__", "forward")
 _MAKES_SAMPLES = ("__getitem__", "__getitems__", "__iter__")
@@ -73,7 +75,11 @@ def of_call(file, line, layer="", owners=()):
         owners: ``[(name, object)]`` of the user's that running functions know: where what is
             divided by is an attribute of theirs, it is asked whether that is a number.
     """
-    ways = (_flow_into(file, line, layer=layer), _samples())
+    ways = (
+        _flow_into(file, line, callers=0, layer=layer),  # of its own function
+        _flow_into(file, line, layer=layer),
+        _samples(),
+    )
     candidates = [*(_likeliest(parts, owners, is_told_alone=False) for parts in ways), _in_data()]
     surest = min(filter(None, candidates), key=lambda place: place.tier, default=None)
     return surest if surest is not None and surest.site else None
@@ -309,7 +315,7 @@ def _in_data():
     if holder is None:
         return None
     held_in = "%s.%s" % (holder.kind.__name__, holder.attribute)
-    fills = _fills_in_class(holder)
+    fills = _fills_of(holder)
     made = _likeliest([part for fill in fills for part in fill.parts])
     if (made is None or made.tier == GUARDED) and all(fill.is_given for fill in fills):
         made = _likeliest(_flow_into_loader())
@@ -330,32 +336,64 @@ class _Fill(NamedTuple):
     is_given: bool
 
 
-def _fills_in_class(holder):
+def _fills_of(holder):
     """Those of the nearest class that has any: one that overrides a method may leave out the
-    other's.
+    other's; else those of other functions of the user's.
     """
     for base in holder.kind.__mro__:
         methods = [method for value in vars(base).values() for method in _of_function(value)]
         fills = [fill for method in methods for fill in _fills(method, holder.attribute)]
         if fills:
             return fills
-    return []
+    return [
+        fill
+        for file in source.users_files()[:_MAX_FILES]
+        for node in syntax.nodes(file)
+        if isinstance(node, syntax.FUNCTION)
+        for fill in _fills(SourcePart(file, node), holder.attribute, is_own=False)
+    ]
 
 
-def _fills(method, attribute):
+def _fills(method, attribute, *, is_own=True):
+    """Statements of a method that fill an attribute of ``self``, or of another object."""
     statements = _statements(method.node)
     for statement in statements:
-        targets, value = _assigned(statement)
-        if "self." + attribute in targets and not _is_empty(value):
+        for target, value in _filled(statement):
+            if not _is_attribute(target, attribute, is_own) or _is_empty(value):
+                continue
             values, names = _with_assigned([value], _names(value), statement, statements)
             parts = [SourcePart(method.file, value) for value in values]
             is_given = bool(_parameters(method.node) & names)
             yield _Fill(method.file, statement.lineno, parts, is_given)
 
 
+def _filled(statement):
+    """What a statement fills, each with its value: of ``a, b = x, y`` two."""
+    if isinstance(statement, ast.Assign):
+        return _pairs(statement)
+    targets, value = _assigned(statement)
+    if value is None or not targets:
+        return []
+    if isinstance(statement, ast.Expr):
+        return [(statement.value.func, value)]
+    return [(statement.target, value)]
+
+
+def _is_attribute(target, attribute, is_own):
+    """Whether ``self.x``, ``self.x[i]`` or ``self.x.append`` is meant, or the same of another."""
+    return any(
+        isinstance(part, ast.Attribute)
+        and part.attr == attribute
+        and _is_self(part.value) == is_own
+        for part in ast.walk(target)
+    )
+
+
 def _is_empty(value):
-    """``[]``, ``{}``, ``list()``, ``None``: what is filled later."""
+    """``[]``, ``{}``, ``list()``, ``None``, ``np.zeros(n)``: what is filled later."""
     if isinstance(value, ast.Call):
+        if _name_of(value) in _MAKE_EMPTY:
+            return True
         is_method = isinstance(value.func, ast.Attribute)
         return not (is_method or value.args or value.keywords)
     return not any(isinstance(part, (ast.Name, ast.Call)) for part in ast.walk(value))
@@ -379,7 +417,17 @@ def _samples():
         for name in _MAKES_SAMPLES:
             makers += _of_function(inspect.getattr_static(type(dataset), name, None))
         dataset = getattr(dataset, "__dict__", {}).get("dataset")
-    return makers + _of_function(parts.get("_collate_fn"))
+    return makers + _of_function(_function_of(parts.get("_collate_fn")))
+
+
+def _function_of(collate):
+    """The function that a collate function runs, where it is an object that is called, or a
+    partial.
+    """
+    collate = getattr(collate, "func", collate)
+    if inspect.isroutine(collate):
+        return collate
+    return inspect.getattr_static(type(collate), "__call__", None)
 
 
 def _pairs(assign):
