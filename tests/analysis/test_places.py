@@ -102,7 +102,7 @@ CASES = {
             ([MAIN, LOOP, "world.py:5 step"], 6),
             *[([MAIN, f"train.py:{52 + n} train", f"grid.py:{n} draw"], 5) for n in range(6)],
         ],
-        "notes.py:4 add",
+        "notes.py:3 add",
     ),
     "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], LOOP),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
