@@ -39,6 +39,8 @@ def test_a_release_counts_from_where_its_habits_changed():
     assert named("nemo==24.07").habits.gradient_bytes == 4, "a container of NeMo 1"
     assert named("nemo==25.04").habits.gradient_bytes == 2
     assert named("megatron==early").habits.attention == "eager"
+    assert named("megatron==2021") == named("megatron==early")
+    assert named("megatron==2025") == named("megatron")
     assert named("megatron-deepspeed==early").habits.attention == "eager"
     assert named("Megatron-DeepSpeed 2022") == named("megatron-deepspeed==early")
     with pytest.raises(LookupError, match=r"there are .*torchtitan"):

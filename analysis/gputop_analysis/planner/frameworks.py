@@ -32,6 +32,9 @@ class Framework:
     source: str
 
 
+_YEAR = re.compile(r"20\d\d\b(?!\.)")
+
+
 @cache
 def frameworks() -> tuple[Framework, ...]:
     """All rows, in the order in which texts are matched."""
@@ -39,8 +42,8 @@ def frameworks() -> tuple[Framework, ...]:
 
 
 def named(text: str) -> Framework:
-    """The framework that a user names: ``nemo``, ``nemo==2`` for a release, or as logs write it:
-    ``Megatron-Core v0.9``.
+    """The framework that a user names: ``nemo``, ``nemo==2`` for a release, ``megatron==2021`` for
+    that of a year, or as logs write it: ``Megatron-Core v0.9``.
 
     Raises:
         LookupError: there is none of that name, or not that release; the message lists them.
@@ -55,6 +58,9 @@ def named(text: str) -> Framework:
     plain = next((row for row in rows if not row.release), rows[-1])
     if not release:
         return plain
+    if _YEAR.match(release):
+        of_year = next(row for row in rows if re.search(row.words, f"{name} {release}"))
+        return of_year if of_year.release else plain
     wanted = _number(release)
     if wanted is None:
         return _exactly(rows, release)

@@ -42,6 +42,7 @@ take 9 to 32 us on those that they have, and gathers 0.48 to 0.85 of the rated b
 ENOUGH_RUNS = 20
 """Published runs that calibrate an axis."""
 _CHIPS = "chips like "
+_CUT = _CHIPS + "GeForce or H20, with tensor cores cut down"
 _NETWORKS = "nodes over "
 ONE_RUN = (0.93, 1.11), (0.91, 1.12), (0.87, 1.25)
 """Truth over prediction, 10th and 90th percentile, once one run of the model on as many of the same
@@ -99,6 +100,7 @@ def axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[
     ]
     if cluster.gpus > cluster.gpus_per_node:
         names += [f"{_NETWORKS}{cluster.network}"]
+    names += [_CUT] if cluster.device.is_cut else []
     names += ["experts"] if job.model.experts else []
     names += ["context parallelism"] if layout["cp"] > 1 else []
     return tuple(names)
