@@ -36,6 +36,16 @@ def test_an_infinite_factor_before_it_is_not_blamed_for_a_logarithm():
     assert origin.name == "log"
 
 
+def test_an_infinite_target_is_followed_through_what_picks_some_of_it():
+    """Nothing between the choice and the loss makes an infinity of what is finite."""
+    sizes, target = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6)
+    target[1, 2] = -float("inf")
+    wrong = (sizes * 2 - target).square().sum(1)
+    chosen = wrong[torch.tensor([False, True, True, False])]
+    origin = Graph(sizes.mean() + 0.3 * chosen.sum() / 2).origin()
+    assert origin.name == "sub"
+
+
 def test_zero_times_the_logarithm_of_what_is_masked_is_no_fault_of_the_mask():
     """``p.log()`` of a choice that is left out is -inf, and ``p`` is 0."""
     logits = torch.randn(3, 5, requires_grad=True)

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.loaders import batch_origin
-from gputop_agent.watchers.nan import nan_source
+from gputop_agent.watchers.nan import held_values, nan_source
 
 SCRIPT = """
 import math
@@ -319,6 +319,31 @@ def read():
     return np.full((8, 4), np.inf - np.inf)
 
 
+class Days:
+    def __init__(self, count):
+        self.gains, self.days = np.zeros((count, 4)), np.zeros(count)
+
+
+class World:
+    def moved(self, day):
+        return np.log(day)  # outside
+
+
+class Rolled(Prices):
+    def __init__(self, table):
+        self.rolled = Days(8)
+        self.fill()
+
+    def __getitem__(self, n):
+        return self.rolled.gains[n]
+
+    def fill(self):
+        rolled, world = self.rolled, World()
+        for day in range(8):
+            gain = world.moved(day)
+            rolled.gains[day] = gain
+
+
 def train():
     rows = scaled(np.ones((8, 4)))
     given = Given(rows)
@@ -331,15 +356,16 @@ def line_with(text, source):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "made", "operation"),
+    ("name", "value", "made", "operation", "held_in"),
     [
-        ("Prices", 0.5, "# computed", "log1p"),
-        ("Read", float("nan"), "# read", ""),
-        ("Given", float("nan"), "# scaled", "div"),
-        ("Prices", 3.0, None, None),
+        ("Prices", 0.5, "# computed", "log1p", "Prices.returns"),
+        ("Read", float("nan"), "# read", "", "Read.returns"),
+        ("Given", float("nan"), "# scaled", "div", "Given.returns"),
+        ("Rolled", 0.0, "# outside", "log", "Days.gains"),
+        ("Prices", 3.0, None, None, None),
     ],
 )
-def test_what_a_data_set_holds(tmp_path, monkeypatch, name, value, made, operation):
+def test_what_a_data_set_holds(tmp_path, monkeypatch, name, value, made, operation, held_in):
     np = pytest.importorskip("numpy")
     monkeypatch.setattr(session, "torch", torch)
     path = tmp_path / "data.py"
@@ -354,6 +380,8 @@ def test_what_a_data_set_holds(tmp_path, monkeypatch, name, value, made, operati
     site = f"data.py:{line_with('# built', HELD)}"
     monkeypatch.setattr(nan_source.open_step, "loader", {"site": site})
     monkeypatch.setattr(nan_source.frames, "file_of", lambda site: str(path))
+    monkeypatch.setattr(nan_source.source, "users_files", lambda: [str(path)])
+    monkeypatch.setattr(held_values.keepers, "is_the_users", lambda value: type(value) is not type)
     (tmp_path / "train.py").write_text("for x in batches:\n    net(x)\n")
     told = nan_source.of_call(str(tmp_path / "train.py"), 2)
     if made is None:
@@ -361,4 +389,61 @@ def test_what_a_data_set_holds(tmp_path, monkeypatch, name, value, made, operati
         return
     assert told is not None
     assert told.site.endswith(f":{line_with(made, HELD)}")
-    assert (told.operation, told.held_in) == (operation, f"{name}.returns")
+    assert (told.operation, told.held_in) == (operation, held_in)
+
+
+OF_SONGS = """
+import torch
+
+
+def loss(scores, numbers):
+    within = (numbers[1:] == numbers[:-1]).float()
+    if scores.dim() > 1:
+        return by_song(scores, within, numbers)
+    return (scores * within).sum() / within.sum()  # not taken
+
+
+def by_song(each, within, numbers):
+    total = 0.0
+    left = torch.bincount(numbers) - 1
+    weight = (1 / left)[numbers]  # nearest
+    total = total + (each * within * weight).sum()  # given
+    return total
+
+
+def learn(notes, numbers):
+    total = loss(notes, numbers)
+    total.backward()
+"""
+
+
+def test_what_the_function_itself_divides_is_likelier_than_what_its_callers_do(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "songs.py"
+    path.write_text(OF_SONGS)
+    told = nan_source.of_call(str(path), line_with("# given", OF_SONGS))
+    assert told is not None and told.site.endswith(f":{line_with('# nearest', OF_SONGS)}")
+
+
+def test_a_collate_function_that_is_an_object_is_read(tmp_path, monkeypatch):
+    source = """
+import torch
+
+
+class Pictures:
+    def __call__(self, sounds):
+        return torch.stack(sounds).abs().log()  # collated
+"""
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "pictures.py"
+    path.write_text(source)
+    space: dict[str, Any] = {"__name__": "pictures"}
+    exec(compile(source, str(path), "exec"), space)
+    iterator = iter(DataLoader([torch.ones(4)] * 8, batch_size=2, collate_fn=space["Pictures"]()))
+    monkeypatch.setattr(batch_origin, "batches", batch_origin.Batches())
+    batch_origin.fetched(iterator, next(iterator))
+    (tmp_path / "train.py").write_text("for x in batches:\n    net(x)\n")
+    told = nan_source.of_call(str(tmp_path / "train.py"), 2)
+    assert told is not None and told.site.endswith(f":{line_with('# collated', source)}")

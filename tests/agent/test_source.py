@@ -104,3 +104,19 @@ def test_the_call_within_a_function_of_the_users(tmp_path):
     assert told is not None and told.endswith("net.py:5")
     assert source.call_within(scope["Net"].eval, "train") is None
     assert source.call_within(types.SimpleNamespace, "train") is None
+
+
+def test_a_line_of_a_training_that_goes_on_stands_in_no_constructor(tmp_path, monkeypatch):
+    text = """
+class Board:
+    def __init__(self, net):
+        self.average = net
+        self.average.eval()
+
+    def judge(self, nets):
+        for net in nets:
+            net.eval()
+"""
+    load(tmp_path / "boards.py", text, monkeypatch)
+    source.place_run_later.cache_clear()
+    assert source.place_run_later(r"\.eval\(\)").endswith(":9")

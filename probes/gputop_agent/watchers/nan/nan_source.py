@@ -370,7 +370,9 @@ def _fills(method, attribute, *, is_own=True):
 def _filled(statement):
     """What a statement fills, each with its value: of ``a, b = x, y`` two."""
     if isinstance(statement, ast.Assign):
-        return _pairs(statement)
+        pairs = _pairs(statement)
+        together = isinstance(statement.value, ast.Tuple) and len(pairs) > len(statement.targets)
+        return pairs[len(statement.targets) :] if together else pairs
     targets, value = _assigned(statement)
     if value is None or not targets:
         return []
