@@ -244,6 +244,7 @@ def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 DATA = """
+import numpy
 import torch
 
 
@@ -256,13 +257,22 @@ class Rows(torch.utils.data.Dataset):
         return row / (row - n).prod()  # sample
 
 
+class Silenced(Rows):
+    def __getitem__(self, n):
+        row = torch.arange(4.0) / torch.arange(4.0).norm()
+        with numpy.errstate(divide="ignore"):
+            return torch.log(row)  # silenced
+
+
 class Fine(Rows):
     def __getitem__(self, n):
         return torch.arange(4.0) / 4
 """
 
 
-@pytest.mark.parametrize(("name", "made"), [("Rows", "# sample"), ("Fine", None)])
+@pytest.mark.parametrize(
+    ("name", "made"), [("Rows", "# sample"), ("Silenced", "# silenced"), ("Fine", None)]
+)
 def test_what_makes_the_samples(tmp_path, monkeypatch, name, made):
     monkeypatch.setattr(session, "torch", torch)
     path = tmp_path / "data.py"

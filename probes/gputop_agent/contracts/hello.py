@@ -223,9 +223,7 @@ class LoaderFacts(OfClass, total=False):
     sampler_rank: Whole
     """The rank to which it shares the data out."""
     dice_at: Line
-    """Of several ranks: the first line of the dataset's class that makes or seeds a generator of
-    random numbers.
-    """
+    """The first line of the dataset's class that makes or seeds a generator of random numbers."""
     collate_fn: Line
     site: Line
     """Where it is built."""

@@ -446,13 +446,33 @@ def _pairs(assign):
 
 def _suspects(file, root, owners):
     """Lines of a part, without those of functions within it."""
-    may_be_nan = _asked_about(root)
+    may_be_nan, silenced = _asked_about(root), _silenced(root)
     for node in syntax.own_nodes(root):
         tier, operation = _judged(node, owners)
+        if operation and tier == LIKELY and node in silenced:
+            tier = CERTAIN
         if operation:
             yield Suspect(tier, file, node.lineno, operation)
         elif _is_masked(node, may_be_nan) and not _is_kept_off(node):  # 0 times NaN is NaN
             yield Suspect(CERTAIN, file, node.lineno, "mul")
+
+
+def _silenced(root):
+    """Nodes below ``with np.errstate(divide="ignore")``: somebody knows that they divide by 0."""
+    return {
+        node
+        for block in syntax.own_nodes(root)
+        if isinstance(block, ast.With)
+        if any(_silences(item.context_expr) for item in block.items)
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+
+
+def _silences(context):
+    if not isinstance(context, ast.Call) or _name_of(context) != "errstate":
+        return False
+    return any(getattr(keyword.value, "value", "") == "ignore" for keyword in context.keywords)
 
 
 def _asked_about(root):
