@@ -4,20 +4,20 @@ import gc
 import sys
 import weakref
 from itertools import compress
+from time import monotonic_ns
 
-from gputop_agent.runtime import living, modes
+from gputop_agent.runtime import frames, living, modes, variables
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import events, replicas
+from gputop_agent.timing import events, replicas, steps
 
 MAX_ROOTS = 64
-MAX_PASSES = 8
-MAX_DEPTH = 4
+FREE_PASSES = 8
+MOST_SHARE = 1 / 200  # of the time since the first pass that further ones may take
+MAX_DEPTH, MAX_FRAMES = 4, 4
 MAX_CHILDREN = 256
 MAX_NODES = 1000  # of a graph that are looked at for a leaf
 WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps the model
-
-owned = set()  # ids of the parameters of known roots
 
 
 class RootSearch:
@@ -26,6 +26,7 @@ class RootSearch:
     def __init__(self):
         self.frontier = []  # weakrefs to the modules hooked last, for ``expand``
         self.passes = 0  # made in this process
+        self.began_ns = self.spent_ns = 0  # of all passes
         self.depth = 0
 
 
@@ -43,8 +44,15 @@ hook_module = _nothing
 
 def discover():
     """Find and hook what trains. Called at the first backward or optimizer step; 10-60 ms, once."""
+    began_ns = monotonic_ns()
     search.passes += 1
-    modules, optimizers = _live_objects()
+    search.began_ns = search.began_ns or began_ns
+    _find(*_live_objects())
+    search.spent_ns += monotonic_ns() - began_ns
+
+
+def _find(modules, optimizers):
+    """The outermost of these modules, whose forwards are timed from now on."""
     for optimizer in (*living.outermost(optimizers), *optimizers):  # the first stands for all
         know(optimizer)
     wanted = [id(parameter) for optimizer in optimizers for parameter in _parameters_of(optimizer)]
@@ -58,8 +66,6 @@ def discover():
         parameter_ids = [id(parameter) for parameter in module.parameters()]
         if parameter_ids or _is_loss(module):
             trained = _is_trained(module, wanted)
-            if trained:
-                owned.update(parameter_ids)
             roots.append(module)
             _hook_with_wrapped(module, trained and bool(parameter_ids))
     # the collector lists the youngest first: the order that a script sees is its optimizers'
@@ -124,10 +130,57 @@ def _count_values(optimizer):
 
 
 def new_optimizer(optimizer):
-    """A new optimizer stepped: look again if it trains parameters of no known root."""
+    """A new optimizer stepped: whether to look again, as it trains parameters of no known root, nor
+    of a module that is a variable of the functions that run, which is then a root.
+    """
     know(optimizer)
-    strange = any(id(parameter) not in owned for parameter in _parameters_of(optimizer))
-    return strange and search.passes < MAX_PASSES
+    strange = _without_roots(optimizer)
+    if strange and search.passes:
+        steps.book_agent_time(_look_in_frames, strange)
+        strange = _without_roots(optimizer)
+    return bool(strange) and _may_pass()
+
+
+def _without_roots(optimizer):
+    """Ids of its parameters that no living root has."""
+    roots = living.alive(session.roots)
+    of_roots = {id(parameter) for root in roots for parameter in root.parameters()}
+    return {id(parameter) for parameter in _parameters_of(optimizer)} - of_roots
+
+
+def _look_in_frames(wanted):
+    """Modules that are variables of the user's running functions, or attributes of ``self``."""
+    users_frames = filter(frames.is_user, frames.stack(sys._getframe(1)))
+    pairs = [pair for frame in list(users_frames)[:MAX_FRAMES] for pair in variables.of(frame)]
+    owners = [value for name, value in pairs if name == "self" and type(value).__dictoffset__]
+    values = [value for _, value in pairs]
+    for owner in owners:
+        values += object.__getattribute__(owner, "__dict__").values()
+    modules = [value for value in values if issubclass(type(value), session.torch.nn.Module)]
+    modules = [module for module in modules if "_modules" in module.__dict__]
+    if any(id(parameter) in wanted for module in modules for parameter in module.parameters()):
+        known = living.alive([*session.roots, *session.untrained])
+        together = {id(module): module for module in (*known, *modules)}
+        _find(_with_children(together), living.alive(session.optimizers.values()))
+
+
+def _with_children(modules):
+    """Modules by id, and all below them."""
+    todo = list(modules.values())
+    while todo:
+        for child in _children(todo.pop()):
+            if id(child) not in modules:
+                modules[id(child)] = child
+                todo.append(child)
+    return list(modules.values())
+
+
+def _may_pass():
+    """Whether one more look through all objects is cheap beside the training: a network for each
+    fold, trial or client is to be seen.
+    """
+    lasted_ns = monotonic_ns() - search.began_ns
+    return search.passes < FREE_PASSES or search.spent_ns <= MOST_SHARE * lasted_ns
 
 
 def look_again():
@@ -170,9 +223,7 @@ def watch_leaf(loss):
 @session.after_fork
 def reset():
     """In a forked child."""
-    owned.clear()
-    del search.frontier[:]
-    search.passes = search.depth = 0
+    search.__init__()
 
 
 def _live_objects():

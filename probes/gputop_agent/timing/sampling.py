@@ -133,6 +133,8 @@ def update_ended(key):
     if not state.window_left and not state.resuming:
         return
     if key != pattern.ids[pattern.place]:
+        if state.resuming and session.update_times:  # counted before, and to be booked as that
+            return _end_resuming()
         return _give_up()
     if not pattern.advance():
         return
