@@ -377,7 +377,7 @@ def _filled(statement):
     if value is None or not targets:
         return []
     if isinstance(statement, ast.Expr):
-        return [(statement.value.func, value)]
+        return [(value.func, value)]  # x.append(y)
     return [(statement.target, value)]
 
 
