@@ -20,6 +20,14 @@ for _ in range(4):
         (slope,) = torch.autograd.grad(net(x).sin().sum(), x, create_graph=True)
         (bend,) = torch.autograd.grad(slope[:, 0].sum(), x, create_graph=True)
         loss = (bend[:, :1] - slope).square().sum()
+    elif sys.argv[1] in ("inner", "look"):
+        weights = dict(net.named_parameters())
+        loss = functional_call(net, weights, (x,)).square().sum()
+        keeps = sys.argv[1] == "look"
+        slopes = torch.autograd.grad(loss, list(net.parameters()), retain_graph=keeps)
+        if not keeps:
+            moved = {name: w - 0.1 * slope for (name, w), slope in zip(weights.items(), slopes)}
+            loss = functional_call(net, moved, (x,)).square().sum()
     else:
         weights = dict(net.named_parameters())
         loss = functional_call(net, weights, (x,)).square().sum()
@@ -43,3 +51,14 @@ def test_what_gradients_of_gradients_are_for(tmp_path, kind):
     assert told
     assert bool(told[-1].get("meta_gradients")) == (kind == "meta")
     assert bool(told[-1].get("derivatives")) == (kind == "equation")
+
+
+@pytest.mark.parametrize("kind", ["inner", "look"])
+def test_an_inner_update_uses_its_graph_up(tmp_path, kind):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    outcome = run_script([str(script), kind])
+    assert outcome.exit_code == 0, outcome.stderr
+    (guest,) = outcome.guests
+    told = [news for news in guest.of_type("hello_update") if news.get("inner_gradients")]
+    assert bool(told) == (kind == "inner")

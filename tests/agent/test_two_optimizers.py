@@ -22,10 +22,15 @@ def train(net, *opts):
         opts[0].param_groups[0]["lr"] *= 0.9
 if kind == "folds":
     for net, opt in zip(nets, opts): train(net, opt)
+elif kind == "trials":
+    del nets, opts, of_warmth
+    for _ in range(3):
+        net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8))
+        train(net, torch.optim.Adam(net.parameters(), 1e-3))
 else:
     train(nets[0], opts[0], of_warmth)
 """
-KINDS = ["folds", "together"]
+KINDS = ["folds", "trials", "together"]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +43,9 @@ def guests(tmp_path_factory):
     return outcome.by_kind(KINDS)
 
 
-def test_each_fold_but_the_first_begins_with_another_optimizer(guests):
-    begun = guests["folds"].of_type("optimizer_begins")
+@pytest.mark.parametrize("kind", ["folds", "trials"])
+def test_each_training_but_the_first_begins_with_another_optimizer(guests, kind):
+    begun = guests[kind].of_type("optimizer_begins")
     assert [(event["optimizer"], event["step"]) for event in begun] == [("Adam", 60), ("Adam", 120)]
 
 

@@ -247,6 +247,21 @@ def test_gradients_that_are_asked_for_besides_the_updates(tmp_path, asked, call,
         assert besides.recoverable_ms_per_step == pytest.approx(6.0, rel=0.05)
 
 
+def test_gradients_of_an_inner_update_are_no_look_besides(tmp_path):
+    """First-order MAML adapts weights by gradients whose graph nothing else needs."""
+    build = Builder(tmp_path / "r")
+    build.hello(inner_gradients=True)
+    build.steps(150, forward=3.0, backward=8.0)
+    call = "torch.autograd.grad(loss, fast_weights)"
+    lines = [("train.py:9", call, 30), ("train.py:20", "loss.backward()", 10)]
+    samples = [
+        {"site": site, "function": "main", "code": code, "count": count}
+        for site, code, count in lines
+    ]
+    build.event("stacks", rank=0, phase="backward", period_ms=20, total=40, samples=samples)
+    assert "CE07" not in found(build)
+
+
 @pytest.mark.parametrize(("others", "severity"), [(["SGD"], "medium"), ([], "info")])
 def test_a_force_is_a_gradient_that_a_loss_is_made_of(tmp_path, others, severity):
     """And so may a penalty be, of a GAN's two optimizers."""

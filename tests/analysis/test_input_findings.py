@@ -235,6 +235,29 @@ def test_a_loader_with_workers_that_is_built_at_each_step(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("length", "persists", "words"),
+    [
+        (
+            4,
+            False,
+            "keep the workers over epochs, with persistent_workers=True; or make epochs longer",
+        ),
+        (4, True, "make epochs longer"),
+        (100, False, "take all batches from one iterator of it, with persistent_workers=True"),
+    ],
+)
+def test_a_loader_that_comes_to_its_end_after_few_batches_is_to_have_more(
+    tmp_path, length, persists, words
+):
+    loader = LOADER | {"loop": "train.py:60", "length": length, "persistent_workers": persists}
+    build = waiting(tmp_path, data=30.0, loader=loader)
+    begun(build, 49, 200, starts_ms=49 * 40.0, firsts_ms=49 * 50.0)
+    anew = found(build)["IN15"]
+    assert "every 4 steps" in anew.title and "50 iterators" in anew.evidence
+    assert words in anew.fix
+
+
 def test_short_epochs_of_workers_that_persist_cost_what_restarting_them_takes(tmp_path):
     build = waiting(tmp_path, data=30.0, loader=LOADER | {"persistent_workers": True})
     begun(build, 50, 200, starts_ms=50 * 2.0, firsts_ms=50 * 30.0)

@@ -454,6 +454,16 @@ def test_parameters_without_gradient(tmp_path, missing, severity):
     assert without is None or "pooler.weight" in without.title
 
 
+@pytest.mark.parametrize(("backward_ms", "is_told"), [(16.0, True), (0.0, False)])
+def test_a_dummy_that_steps_through_a_schedule_has_nothing_to_train(tmp_path, backward_ms, is_told):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for _ in range(150):
+        build.step(0, forward=8.0 * (backward_ms > 0), backward=backward_ms, optimizer=1.0)
+    looks(build, without_gradient=1000, without_gradient_names=["weight"], trainable=1000)
+    assert ("NU08" in found(build)) is is_told
+
+
 @pytest.mark.parametrize(
     ("lines", "site", "advice"),
     [

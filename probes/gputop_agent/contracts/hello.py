@@ -335,6 +335,10 @@ class Hello(TypedDict, total=False):
     """The only line that asks for it."""
     meta_gradients: bool
     """``create_graph`` with respect to weights: what an update would have changed is learnt."""
+    inner_gradients: bool
+    """Gradients of weights without ``create_graph`` that use their graph up, as the inner update of
+    first-order MAML.
+    """
     derivatives: bool
     """Several gradients with ``create_graph`` before one backward: the loss is made of them, as
     that of a differential equation.

@@ -128,6 +128,8 @@ def before_grad(args, kwargs):
         return monotonic_ns()
     if open_step.in_backward:
         return None
+    if not session.inner_gradients_seen and not _keeps_graph(kwargs):
+        session.inner_gradients_seen = _of_weights(args, kwargs)
     if kwargs.get("create_graph") and not _of_torch_func():
         session.create_graph_seen = True
         if open_step.grads > open_step.backwards:
@@ -167,6 +169,10 @@ def _parameter(args, kwargs):
     """The first parameter asked for gradients; None without any, or if looking uses them up."""
     values = _inputs(args, kwargs)
     return next((value for value in values if isinstance(value, session.torch.nn.Parameter)), None)
+
+
+def _keeps_graph(kwargs):
+    return bool(kwargs.get("create_graph") or kwargs.get("retain_graph"))
 
 
 def _of_weights(args, kwargs):

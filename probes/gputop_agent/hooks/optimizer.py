@@ -145,10 +145,10 @@ def _end(optimizer):
 
 def _first_update(optimizer):
     """Tell of one that comes after others, as with the network of another fold."""
-    if events.begun_optimizers and session.beginnings < MAX_BEGINNINGS:
-        session.beginnings += 1
+    if 0 < session.beginnings <= MAX_BEGINNINGS:
         name = type(optimizer).__name__
         transport.send_event("optimizer_begins", step=session.step, optimizer=name)
+    session.beginnings += 1
     events.begun_optimizers.add(id(optimizer))
 
 

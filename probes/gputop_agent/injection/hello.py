@@ -191,6 +191,8 @@ def _late_fields():
         fields["create_graph_by_backward"] = True
     if session.meta_gradients_seen:
         fields["meta_gradients"] = True
+    if session.inner_gradients_seen:
+        fields["inner_gradients"] = True
     if session.derivatives_seen:
         fields["derivatives"] = True
     if session.clip_max_norm is not None:

@@ -89,7 +89,7 @@ class Session:
         self.checkpointing_seen = False
         # without gradients, of a network in training mode: a policy, a target
         self.soft_forwards = 0
-        self.beginnings = 0  # first updates of optimizers after others
+        self.beginnings = 0  # first updates of optimizers
         self.forwards_for_gradients = 0
         self.compile_seen = False
         self.gradients_scaled = False  # by a GradScaler, and not unscaled yet
@@ -104,6 +104,8 @@ class Session:
         self.exchange_seen = False  # ranks gave each other tensors, as in tensor parallelism
         self.create_graph_seen = False  # a backward that can itself be differentiated
         self.graph_by_backward_seen = False  # by backward(), and not autograd.grad() alone
+        # gradients of weights whose graph they use up, as of an inner update of first-order MAML
+        self.inner_gradients_seen = False
         self.meta_gradients_seen = False  # the same with respect to weights, as in MAML
         self.derivatives_seen = False  # several such before one backward, as in a PINN's loss
         self.debug: Any = {}  # aids for finding faults that are on, see ``debugging``

@@ -224,7 +224,8 @@ def _asked_besides(view: RunView, spec: Spec) -> Finding | None:
     for rank in some_ranks(view):
         hello, backward = view.hello(rank), steady_share(view, rank, "backward")
         asked = _asked_gradients(view, rank)
-        if asked is None or backward is None or hello.get("create_graph"):
+        is_inner = hello.get("inner_gradients")
+        if asked is None or backward is None or hello.get("create_graph") or is_inner:
             continue
         backward_ms = backward.mean_ms - _inside_backward_ms(view, rank)
         asked_ms = backward_ms * asked.share

@@ -157,7 +157,8 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
     if least_ms <= STARTING * wall_ms:
         return None
-    every, won = max(1.0, steps / restarts.epochs), most_ms / steps
+    begun = restarts.epochs + 1  # the first is no beginning anew
+    every, won = max(1.0, steps / begun), most_ms / steps
     if workers:
         start_text = f"it starts {counted(workers, 'worker')}"
     else:
@@ -172,10 +173,12 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="high" if least_ms > 0.25 * wall_ms else "medium",
         title=f"the loader is started anew {how_often}: {won:.1f} ms a step",
-        evidence=f"{restarts.epochs:,} iterators were made of the loader{loader_place(run)} in "
+        evidence=f"{begun:,} iterators were made of the loader{loader_place(run)} in "
         f"{steps:,} steps, and each time {start_text}; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
-        fix=Option(
+        fix=_longer_epochs(run, persistent)
+        if not building_ms and _runs_out(series, loader, every)
+        else Option(
             f"build the DataLoader{loader_place(run)} once, before the loop, and take all "
             f"batches from one iterator of it{persistent}",
             mend=ByRule("loader-in-loop") if workers else None,
@@ -194,7 +197,7 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
             "usual wait of other steps; without: data time x part of its stack samples in the "
             "sampler, least by its 95 % Wilson interval",
             inputs=(
-                Input("iterators made", restarts.epochs, "", f"loader events, rank {rank}"),
+                Input("iterators made", begun, "", f"loader events, rank {rank}"),
                 Input("steps", steps, "", f"steps.n_steps, rank {rank}"),
                 Input(
                     "ending and making them", restarts.starts_ms, "ms", "loader events, starts_ms"
@@ -204,6 +207,25 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+RUNS_OUT = 0.8
+"""Part of a loader's batches that were taken before it was begun anew: it had come to its end."""
+
+
+def _runs_out(series: RankSeries, loader: LoaderInUse, every: float) -> bool:
+    """Whether the loader is begun anew since its few batches are used up."""
+    of_a_step = float(series.rows["micro_batches"].sum()) / max(1, series.total_steps())
+    return 0 < (loader.get("length") or 0) * RUNS_OUT <= every * max(1.0, of_a_step)
+
+
+def _longer_epochs(run: Facts, persistent: str) -> Option:
+    """Of a loader that is built once and comes to its end after a few batches."""
+    longer = f"make epochs longer at the DataLoader{loader_place(run)}: a data set or sampler that "
+    longer += "repeats the samples"
+    if persistent:
+        return Option(f"keep the workers over epochs{persistent}; or {longer}")
+    return Option(longer)
 
 
 def started_anew(view: RunView) -> Looks | None:

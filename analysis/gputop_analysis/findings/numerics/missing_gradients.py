@@ -63,6 +63,8 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         optimizer = view.hello(rank).get("optimizer") or {}
         if missing == total and optimizer.get("module") not in ("torch", None):
             return None  # an optimizer that is not torch's may have gradients of its own
+        if missing == total and not view.per_rank[rank].rows["backward_ns"].any():
+            return None  # nothing trains yet: a schedule is looked at by a dummy's steps
         return _without_gradient(view, spec, rank, look, in_a_row)
 
     return (
