@@ -219,7 +219,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",
         evidence=f"{counted(count, 'evaluation')}, one every {every} "
         f"steps or so, {spent.ms.value * every:,.0f} ms "
-        f"each{around}: {spent.percent}" + (f"; {site.words}" if site else ""),
+        f"each{around}: {spent.percent}" + (f"; its forwards: {site.words}" if site else ""),
         fix=(
             phrase(run, "evaluate", by_trainer=_by_trainer(site), every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),
