@@ -137,7 +137,7 @@ class Undetached:
             part = _part(key, owned, parents)
             if part is not None:
                 if not session.cuda:
-                    part.hook([node for node in nodes if node not in set(part.nodes)])
+                    part.hook([node for node in nodes if node not in part.nodes])
                 parts.append(part)
         return parts
 
