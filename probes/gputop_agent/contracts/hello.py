@@ -223,7 +223,9 @@ class LoaderFacts(OfClass, total=False):
     sampler_rank: Whole
     """The rank to which it shares the data out."""
     dice_at: Line
-    """The first line of the dataset's class that makes or seeds a generator of random numbers."""
+    """Of several ranks: the first line of the dataset's class that makes or seeds a generator of
+    random numbers.
+    """
     collate_fn: Line
     site: Line
     """Where it is built."""

@@ -3,7 +3,6 @@
 import re
 import sys
 
-from gputop_agent.description import dice
 from gputop_agent.runtime import frames, interrupts, modes, source
 
 _OF_RANKS = ("DistributedSampler", "StatefulDistributedSampler")
@@ -37,7 +36,6 @@ def describe_loader(loader, site=None):
         "sampler_at": source.place_with(sampler + "(") if sampler in _OF_RANKS else None,
         "own_sampler_at": _made_at(own_sampler) if own_sampler else None,
         "sampler_rank": _rank_of(getattr(loader, "sampler", None), batch_sampler),
-        "dice_at": dice.rolled_at(dataset),
         "collate_fn": getattr(collate, "__name__", type(collate).__name__),
         "length": None if iterable else _length(batch_sampler),
         "site": site,

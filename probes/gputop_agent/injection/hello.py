@@ -9,6 +9,7 @@ from gputop_agent.description import (
     describe_optimizer,
     describe_parallel,
     describe_process,
+    dice,
     horizon,
 )
 from gputop_agent.runtime import guard, shapes, source, transport
@@ -18,6 +19,7 @@ from gputop_agent.timing import batch, device, flop_count
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import dryrun, tracers
 from gputop_agent.watchers.layers import layers
+from gputop_agent.watchers.loaders import batch_origin
 from gputop_agent.watchers.looks import built_places
 from gputop_agent.watchers.nan import numerics
 
@@ -202,7 +204,7 @@ def _late_fields():
     if open_step.graph_evals:
         fields["graph_eval"] = _graph_eval()
     if loader is not None:
-        fields["dataloader"] = dict(loader, loop=batch.facts.site, inside=list(batch.facts.inside))
+        fields["dataloader"] = _in_use(loader)
     if batch.facts.description is not None:
         fields["batch"] = batch.facts.description
     if session.total_steps is not None:
@@ -214,6 +216,17 @@ def _compile():
     from gputop_agent.hooks import dynamo
 
     return dynamo.describe()
+
+
+def _in_use(loader):
+    """A loader's description, and what is known of it since it feeds the training."""
+    dice_at = guard.attempt(_dice) if session.world_size > 1 else None
+    return dict(loader, loop=batch.facts.site, inside=list(batch.facts.inside), dice_at=dice_at)
+
+
+def _dice():
+    iterator, _, _ = batch_origin.current()
+    return dice.rolled_at(vars(iterator).get("_dataset")) if iterator is not None else None
 
 
 def _loader():
