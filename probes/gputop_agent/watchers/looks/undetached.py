@@ -22,7 +22,7 @@ MAX_TIMES = 16
 _OTHERS = -1  # owner of a leaf that is in no optimizer, or in several
 
 
-class Part:
+class DetachablePart:
     """Of a backward's graph: what leads to parameters of one optimizer alone."""
 
     def __init__(self, key, nodes, leaves):
@@ -208,7 +208,7 @@ def _part(key, owned, parents):
     of_all = sum(node.variable.numel() for node in mine)
     if sum(leaf.numel() for leaf in leaves) < MOST_VALUES * max(1, of_all):
         return None
-    return Part(key, nodes, leaves)
+    return DetachablePart(key, nodes, leaves)
 
 
 def _above(nodes, parents):
