@@ -10,6 +10,8 @@ from typing import Any
 from gputop_analysis.data import table
 from gputop_analysis.planner.job import FrameworkHabits
 
+_YEAR = re.compile(r"20\d\d\b(?!\.)")
+
 
 @dataclass(frozen=True, slots=True)
 class Framework:
@@ -30,9 +32,6 @@ class Framework:
     words: str
     """Regular expression of what logs and tables call it."""
     source: str
-
-
-_YEAR = re.compile(r"20\d\d\b(?!\.)")
 
 
 @cache

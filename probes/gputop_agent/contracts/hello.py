@@ -309,7 +309,7 @@ class Hello(TypedDict, total=False):
     torch: Line
     libraries: dict[str, Scalar]
     acts: bool
-    """A line of the user's steps a world: ``seen, reward, over = world.step(action)``."""
+    """gymnasium is loaded, or a line steps a world: ``seen, reward, over = world.step(action)``."""
     cuda_version: Line
     hip_version: Line
     launcher: Line

@@ -3,7 +3,7 @@
 import re
 import sys
 
-from gputop_agent.runtime import frames, interrupts, modes, source
+from gputop_agent.runtime import frames, interrupts, modes, source, wrapped
 
 _OF_RANKS = ("DistributedSampler", "StatefulDistributedSampler")
 
@@ -78,11 +78,7 @@ def _start_method(loader):
 
 
 def _dataset_name(dataset):
-    names = []
-    while dataset is not None and len(names) < 4:
-        names.append(type(dataset).__name__)
-        dataset = getattr(dataset, "__dict__", {}).get("dataset")  # Subset and its like
-    return " of ".join(names)
+    return " of ".join(type(part).__name__ for part in wrapped.datasets(dataset))
 
 
 def _length(sized):

@@ -68,6 +68,11 @@ def is_on_the_way(file, line, later):
     return all(arm[0].lineno <= later <= arm[-1].end_lineno for arm in around)
 
 
+def called_name(call):
+    """``step`` of ``optimizer.step()`` and of ``step()``; empty for what has no name."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
 def has_line(node, line):
     """Whether a node begins at or before a line, and ends at or after it."""
     return node.lineno <= line <= node.end_lineno

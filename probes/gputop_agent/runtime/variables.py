@@ -44,6 +44,11 @@ def first(frame):
     return value(frame, names[0]) if names else None
 
 
+def attributes(owner):
+    """An object's own attributes by name, as they lie there: no code of its class is run."""
+    return object.__getattribute__(owner, "__dict__") if type(owner).__dictoffset__ else {}
+
+
 @lru_cache(maxsize=256)
 def _may_use_the_dict(code):
     """Whether a function calls ``locals()``, ``vars()`` or ``exec``; also where its text, which

@@ -152,10 +152,9 @@ def _look_in_frames(wanted):
     """Modules that are variables of the user's running functions, or attributes of ``self``."""
     users_frames = filter(frames.is_user, frames.stack(sys._getframe(1)))
     pairs = [pair for frame in list(users_frames)[:MAX_FRAMES] for pair in variables.of(frame)]
-    owners = [value for name, value in pairs if name == "self" and type(value).__dictoffset__]
     values = [value for _, value in pairs]
-    for owner in owners:
-        values += object.__getattribute__(owner, "__dict__").values()
+    for owner in [value for name, value in pairs if name == "self"]:
+        values += variables.attributes(owner).values()
     modules = [value for value in values if issubclass(type(value), session.torch.nn.Module)]
     modules = [module for module in modules if "_modules" in module.__dict__]
     if any(id(parameter) in wanted for module in modules for parameter in module.parameters()):

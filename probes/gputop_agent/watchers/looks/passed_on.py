@@ -48,16 +48,11 @@ def _modules(pairs, parameters):
     """Names of the modules that are mostly these parameters: ``G``, ``self.generator``."""
     sizes = {id(parameter): parameter.numel() for parameter in parameters}
     owner = dict(pairs).get("self")
-    attributes = _attributes(owner)
+    attributes = variables.attributes(owner)
     children = attributes.get("_modules") if _is_module(owner) else None
     parts = {**attributes, **(children or {})}
     candidates = [*pairs, *(("self." + name, part) for name, part in parts.items())]
     return [name for name, value in candidates if _is_mostly(value, sizes)]
-
-
-def _attributes(owner):
-    """As they lie there: no code of the owner's is run."""
-    return object.__getattribute__(owner, "__dict__") if type(owner).__dictoffset__ else {}
 
 
 def _is_module(value):

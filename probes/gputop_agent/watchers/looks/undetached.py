@@ -106,10 +106,12 @@ class Undetached:
         """An outermost backward begins: what others left was cleared, or may be added to."""
         if not self._owners:
             return
-        for part in self._waiting:
+        waiting, self._waiting = self._waiting, []
+        for part in waiting:
             if part.is_cleared():
                 self._tell(part)
-        self._waiting = [part for part in self._waiting if not part.is_cleared()]
+            else:
+                self._waiting.append(part)
         root = getattr(args[0], "grad_fn", None) if args else None
         if root is not None:
             self._parts = self._parts_below(root)

@@ -290,8 +290,8 @@ def _name_in_library(holders, pile):
     """
     attributes = [holder for holder in holders if type(holder) is dict]
     for owner in holders:
-        if type(owner) not in PILES and type(owner).__dictoffset__:
-            attributes.append(object.__getattribute__(owner, "__dict__"))
+        if type(owner) not in PILES:
+            attributes.append(variables.attributes(owner))
     names = [name for values in attributes for name, value in list(values.items()) if value is pile]
     return next((name for name in names if isinstance(name, str) and filled_at(name)), "")
 

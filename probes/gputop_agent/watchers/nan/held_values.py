@@ -4,7 +4,7 @@ import sys
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
-from gputop_agent.runtime import modes
+from gputop_agent.runtime import modes, wrapped
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import graph_origin
 from gputop_agent.watchers.memory import keepers
@@ -13,7 +13,7 @@ _MAX_VALUES = 1 << 24  # that are read of one data set
 _MAX_ITEMS = 20_000  # of lists and dicts
 _DEPTH = 3  # of lists in lists
 _COLLECTIONS = (list, tuple, dict, OrderedDict, defaultdict)
-_WRAPPERS = 4  # torch's Subset and its like
+_MAX_HELD = 4  # objects of the user's in a data set
 
 
 class DataHolder(NamedTuple):
@@ -31,26 +31,25 @@ def of_dataset(dataset: Any):
     Looked into are tensors of the CPU, NumPy's arrays, tables of pandas, and lists and dicts of
     those in ``__dict__``; not mapped files, whose reading costs.
     """
-    for _ in range(_WRAPPERS):
-        parts = getattr(dataset, "__dict__", None)
-        if not parts:
-            return None
+    for part in wrapped.datasets(dataset):
         reader = _Reader()
-        parts = {name: value for name, value in list(parts.items()) if name != "dataset"}
-        for holder, attribute, value in _with_parts(dataset, parts):
+        for holder, attribute, value in _with_parts(part):
             if reader.has_bad(value):
                 return DataHolder(type(holder), attribute)
-        dataset = dataset.__dict__.get("dataset")
     return None
 
 
-def _with_parts(dataset, parts):
-    """``(object, attribute, value)`` of a data set, and of objects of the user's that it holds."""
+def _with_parts(dataset):
+    """``(object, attribute, value)`` of a data set, and of objects of the user's that it holds; not
+    of a data set within it.
+    """
+    parts = dict(getattr(dataset, "__dict__", None) or {})
+    parts.pop("dataset", None)
     own = [(dataset, attribute, value) for attribute, value in parts.items()]
     held = [value for value in parts.values() if keepers.is_the_users(value)]
     further = [
         (value, attribute, inner)
-        for value in held[:_WRAPPERS]
+        for value in held[:_MAX_HELD]
         for attribute, inner in list(getattr(value, "__dict__", {}).items())
     ]
     return own + further

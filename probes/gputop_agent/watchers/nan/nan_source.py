@@ -13,7 +13,7 @@ import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gputop_agent.runtime import frames, source, syntax
+from gputop_agent.runtime import frames, source, syntax, wrapped
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers.loaders import batch_origin
@@ -143,7 +143,7 @@ def _values_into(statement, statements, called=()):
     before it assign to their names, the last first; and the names.
     """
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    calls = [call for call in calls if _name_of(call) in called] or calls
+    calls = [call for call in calls if syntax.called_name(call) in called] or calls
     arguments = []
     for call in calls:
         arguments += call.args
@@ -251,7 +251,7 @@ def _called(file, function):
 def _of_object(file, attribute):
     """What a call of ``self.x`` runs, where ``self.x = Class(...)`` makes it."""
     classes = {
-        _name_of(value)
+        syntax.called_name(value)
         for node in syntax.nodes(file)
         if isinstance(node, ast.Assign)
         for target, value in _pairs(node)
@@ -394,7 +394,7 @@ def _is_attribute(target, attribute, is_own):
 def _is_empty(value):
     """``[]``, ``{}``, ``list()``, ``None``, ``np.zeros(n)``: what is filled later."""
     if isinstance(value, ast.Call):
-        if _name_of(value) in _MAKE_EMPTY:
+        if syntax.called_name(value) in _MAKE_EMPTY:
             return True
         is_method = isinstance(value.func, ast.Attribute)
         return not (is_method or value.args or value.keywords)
@@ -412,13 +412,10 @@ def _samples():
     """What makes the samples and the batches of the loader that feeds the training."""
     iterator, _, _ = batch_origin.current()
     parts = vars(iterator) if iterator is not None else {}
-    dataset, makers = parts.get("_dataset"), []
-    for _ in range(4):
-        if dataset is None:
-            break
+    makers = []
+    for dataset in wrapped.datasets(parts.get("_dataset")):
         for name in _MAKES_SAMPLES:
             makers += _of_function(inspect.getattr_static(type(dataset), name, None))
-        dataset = getattr(dataset, "__dict__", {}).get("dataset")
     return makers + _of_function(_function_of(parts.get("_collate_fn")))
 
 
@@ -470,7 +467,7 @@ def _silenced(root):
 
 
 def _silences(context):
-    if not isinstance(context, ast.Call) or _name_of(context) != "errstate":
+    if not isinstance(context, ast.Call) or syntax.called_name(context) != "errstate":
         return False
     return any(getattr(keyword.value, "value", "") == "ignore" for keyword in context.keywords)
 
@@ -493,7 +490,7 @@ def _is_masked(node, masks):
 
 def _asks(node):
     calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
-    return any(_name_of(call) in _ASKS for call in calls)
+    return any(syntax.called_name(call) in _ASKS for call in calls)
 
 
 def _judged(node, owners):
@@ -514,7 +511,7 @@ def _judged(node, owners):
 
 
 def _judged_call(call):
-    name = _name_of(call)
+    name = syntax.called_name(call)
     if name == "float" and call.args and isinstance(call.args[0], ast.Constant):
         text = str(call.args[0].value).lower().lstrip("+-")
         return CERTAIN, ("nan" if text == "nan" else "")
@@ -530,10 +527,6 @@ def _judged_call(call):
     guarded = any(part is not None and _is_kept_off(part) for part in operands)
     settled = {keyword.arg for keyword in call.keywords} & {"correction", "unbiased", "ddof"}
     return (GUARDED if guarded or settled else LIKELY), name
-
-
-def _name_of(call):
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def _is_whole(node):
@@ -578,6 +571,6 @@ def _is_kept_off(node):
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
             return True
         if isinstance(part, ast.Call):
-            if _name_of(part) in _KEEPS_OFF:
+            if syntax.called_name(part) in _KEEPS_OFF:
                 return True
     return False
