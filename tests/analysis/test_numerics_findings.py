@@ -222,6 +222,19 @@ def test_a_schedule_that_is_stepped_twice_an_update_has_the_line_that_does(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("lr", "site"),
+    [
+        (lambda step: max(0.0, 1e-3 * (1 - step / 200)), "train.py:33"),
+        (lambda step: 0.0, "train.py:30"),
+    ],
+)
+def test_a_zero_has_the_line_that_works_the_rate_out(tmp_path, lr, site):
+    optimizer = {"scheduler": "train.py:50", "scheduler_returns": ["train.py:30", "train.py:33"]}
+    zero = found(trained(tmp_path, lr=lr, hello={"optimizer": optimizer}))["NU06"]
+    assert zero.site == site
+
+
+@pytest.mark.parametrize(
     ("inside", "way_out"),
     [((), "after each optimizer.step()"), (("lightning",), '"interval": "step"')],
 )

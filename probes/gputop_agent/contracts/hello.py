@@ -88,6 +88,8 @@ class Optimizer(OfClass, total=False):
     """The line where it was made."""
     scheduler: Line
     """The line where its scheduler was made."""
+    scheduler_returns: list[Line]
+    """Where a function of the user's returns the scheduler's factor."""
 
 
 class Amp(TypedDict, total=False):

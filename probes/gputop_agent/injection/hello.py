@@ -163,6 +163,7 @@ def _optimizer(optimizers):
         sites = {
             "site": built_places.of_optimizer(main),
             "scheduler": built_places.of_scheduler(main),
+            "scheduler_returns": built_places.returns_of_schedule(main),
         }
         description.update({name: site for name, site in sites.items() if site})
     return description

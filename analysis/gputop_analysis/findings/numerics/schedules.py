@@ -237,7 +237,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             f"{gone.limit:.0e} of the largest; " + before,
             fix=fix,
             rank=everybody(view),
-            site=lines[0] if lines else schedule_site(view, rank),
+            site=lines[0] if lines else schedule_site(view, rank, begins=gone.peak <= 0),
             proof=Proof(
                 statistic="steps at the end with a learning rate of at most "
                 f"2^{math.log2(gone.limit):.0f} of the largest",

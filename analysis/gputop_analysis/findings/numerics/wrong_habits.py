@@ -29,11 +29,15 @@ def optimizer_site(view: RunView, rank: int) -> str | None:
     return (view.hello(rank).get("optimizer") or {}).get("site")
 
 
-def schedule_site(view: RunView, rank: int) -> str | None:
-    """The line where the optimizer's scheduler was made; without one, that which sets the rate, or
-    the optimizer's own.
+def schedule_site(view: RunView, rank: int, *, begins: bool = False) -> str | None:
+    """The line where a function of the user's returns the schedule's factor, the last of them, or
+    the first where the schedule has but begun; else where the scheduler was made; without one,
+    that which sets the rate, or the optimizer's own.
     """
     optimizer = view.hello(rank).get("optimizer") or {}
+    returned_at = optimizer.get("scheduler_returns")
+    if returned_at:
+        return returned_at[0 if begins else -1]
     looks = told(view, "checkup").get(rank, ())
     set_at = next((look["rate_set_at"] for look in looks if look.get("rate_set_at")), None)
     return optimizer.get("scheduler") or set_at or optimizer.get("site")

@@ -6,6 +6,7 @@ import sys
 
 from gputop_agent.runtime import frames, guard, living, variables
 from gputop_agent.timing import startup
+from gputop_agent.watchers.looks import rate_functions
 from gputop_agent.watchers.stacks import shared_functions
 
 _MAX_CONSTRUCTORS = 8
@@ -13,7 +14,9 @@ _MAX_CONSTRUCTORS = 8
 # each -> the line that makes it, and the one that calls that function
 _optimizers = living.Living()
 _schedulers = living.Living()
-_last_sites = living.Living()  # optimizer -> site of its scheduler, which may be gone at the end
+# optimizer -> site of its scheduler and lines of its function, which may be gone at the end
+_last_sites = living.Living()
+_last_returns = living.Living()
 
 
 def install(optim, lr_scheduler):
@@ -33,15 +36,27 @@ def of_optimizer(optimizer):
 
 def of_scheduler(optimizer):
     """The site where the scheduler of an optimizer was made; the last of several."""
-    sites = (
-        _site(lines)
-        for scheduler, lines in reversed(_schedulers.items())
-        if sets_rate_of(scheduler, optimizer)
-    )
-    site = next(sites, None)
+    site = next((_site(lines) for _, lines in _schedulers_of(optimizer)), None)
     if site:
         _last_sites.put(optimizer, site)
     return site or _last_sites.get(optimizer)
+
+
+def returns_of_schedule(optimizer):
+    """The lines at which a function of the user's gives that scheduler its factor; else empty."""
+    lines = next((rate_functions.returns_of(each) for each, _ in _schedulers_of(optimizer)), [])
+    if lines:
+        _last_returns.put(optimizer, lines)
+    return lines or _last_returns.get(optimizer) or []
+
+
+def _schedulers_of(optimizer):
+    """Each with the lines that make it, the last first."""
+    return (
+        (scheduler, lines)
+        for scheduler, lines in reversed(_schedulers.items())
+        if sets_rate_of(scheduler, optimizer)
+    )
 
 
 def sets_rate_of(scheduler, optimizer):
