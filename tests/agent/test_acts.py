@@ -23,5 +23,5 @@ def test_a_line_that_steps_a_world(tmp_path, monkeypatch, line):
     script.write_text(f"import torch\n\n{line}\n")
     monkeypatch.setattr(source, "users_files", lambda: [str(script)])
     source.has.cache_clear()
-    assert worlds.are_stepped() == (line in ACTS)
+    assert worlds.are_acted_in() == (line in ACTS)
     source.has.cache_clear()

@@ -30,12 +30,20 @@ CASES = (
         {"FAULT": "undetached"},
         site=r"two_networks\.py",
     ),
+    Case(
+        "CE15",
+        "texts to train on, drawn without a cache",
+        "drawn_texts.py",
+        {"FAULT": "whole"},
+        site=r"drawn_texts\.py",
+    ),
 )
 
 CLEAN = (
     Clean("a small training", COMPUTE, suite=False),
     Clean("bfloat16 with a GradScaler that is off", COMPUTE, {"FAULT": "clean_bf16"}, suite=False),
     Clean("a GAN whose critic is given what is detached", "two_networks.py"),
+    Clean("texts to train on, drawn with a cache", "drawn_texts.py"),
     Clean("batches of three sizes", COMPUTE, {"FAULT": "clean_buckets"}),
     Clean("a batch that grows on purpose", COMPUTE, {"FAULT": "clean_larger_batch"}, suite=False),
 )

@@ -3,6 +3,7 @@
 # ruff: noqa: F401
 
 from gputop_analysis.findings.compute import (
+    drawn_texts,
     energy_bloat,
     gpu_counters,
     kernels,

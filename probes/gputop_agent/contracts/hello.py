@@ -311,7 +311,9 @@ class Hello(TypedDict, total=False):
     torch: Line
     libraries: dict[str, Scalar]
     acts: bool
-    """gymnasium is loaded, or a line steps a world: ``seen, reward, over = world.step(action)``."""
+    """gymnasium is loaded, a line steps a world (``seen, reward, over = world.step(action)``), or a
+    network is trained on texts that it draws.
+    """
     cuda_version: Line
     hip_version: Line
     launcher: Line

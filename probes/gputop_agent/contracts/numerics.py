@@ -76,6 +76,16 @@ class CheckupEvent(TypedDict, total=False):
     row of the same tensors; how long they took, the line of the loop that makes them, and whether
     the module convolves.
     """
+    drawn_steps: Whole
+    drawn_tokens: Whole
+    drawn_ms: list[Amount]
+    read_again_ms: list[Real]
+    drawn_at: Line
+    """Texts that a network was asked for token by token without a cache, in so many steps after the
+    look before: tokens of each, in the mean; how long each took; how much of that went into tokens
+    that the call before had read, by how the time of a call grows with its length; and the line
+    that asks.
+    """
     resting: Whole
     """Values with gradients in groups whose learning rate is 0, while others have one."""
     resting_names: list[Line]

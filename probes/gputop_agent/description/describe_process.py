@@ -54,7 +54,7 @@ def describe_interpreter(torch):
         "hip_version": getattr(torch.version, "hip", None),
         "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
         "libraries": {name: version(name) for name in _LIBRARIES},
-        "acts": worlds.are_stepped(),
+        "acts": worlds.are_acted_in(),
     }
 
 

@@ -200,6 +200,8 @@ def before(slot, module, args, kwargs):
         _note_mode(slot, module, is_undecided, graded=graded, trained=trained)
     if checkup.current.rows.is_on and (phase == FORWARD or is_undecided):
         guard.safely(checkup.current.rows.before, module, args, kwargs)
+    if checkup.current.drawn.is_on:
+        guard.safely(checkup.current.drawn.before, module, args, kwargs, graded)
     cpu_ns = fold.probe()
     _enter(phase, is_undecided)
     if layers.watch.look is not None:
@@ -275,11 +277,12 @@ def _note_inputs(args, kwargs):
 
 def _may_turn_out_to_train(graded, training):
     """Whether a backward may follow: without gradients, eval mode surely is evaluation, and so is
-    training mode where the batch was fetched without gradients, too.
+    training mode where the batch was fetched without gradients, too; not where a network is
+    trained on what it draws.
     """
     if session.torch.is_inference_mode_enabled():
         return False
-    return graded or (training and not open_step.evaluated)
+    return graded or session.trains_on_drawn or (training and not open_step.evaluated)
 
 
 def after(slot, token):

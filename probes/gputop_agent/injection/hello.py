@@ -26,6 +26,14 @@ from gputop_agent.watchers.nan import numerics
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
 LEAST_FORWARDS = 30
+_SEEN = {
+    "create_graph_by_backward": "graph_by_backward_seen",
+    "meta_gradients": "meta_gradients_seen",
+    "inner_gradients": "inner_gradients_seen",
+    "derivatives": "derivatives_seen",
+    "acts": "trains_on_drawn",
+}
+"""Fields that are true from when something was seen, and the attribute of the session for it."""
 
 _sent: "dict[str, Any]" = {}  # the fields that the recorder knows
 
@@ -190,14 +198,7 @@ def _late_fields():
     if session.create_graph_seen:
         fields["create_graph"] = True
         fields["create_graph_at"] = source.place_matching(r"create_graph *= *True")
-    if session.graph_by_backward_seen:
-        fields["create_graph_by_backward"] = True
-    if session.meta_gradients_seen:
-        fields["meta_gradients"] = True
-    if session.inner_gradients_seen:
-        fields["inner_gradients"] = True
-    if session.derivatives_seen:
-        fields["derivatives"] = True
+    fields.update({name: True for name, seen in _SEEN.items() if getattr(session, seen)})
     if session.clip_max_norm is not None:
         fields["clip"] = {"max_norm": describe_optimizer.number(session.clip_max_norm)}
         if session.clip_site:

@@ -106,6 +106,7 @@ class Session:
         self.graph_by_backward_seen = False  # by backward(), and not autograd.grad() alone
         # gradients of weights whose graph they use up, as of an inner update of first-order MAML
         self.inner_gradients_seen = False
+        self.trains_on_drawn = False  # texts that the network has drawn itself
         self.meta_gradients_seen = False  # the same with respect to weights, as in MAML
         self.derivatives_seen = False  # several such before one backward, as in a PINN's loss
         self.debug: Any = {}  # aids for finding faults that are on, see ``debugging``

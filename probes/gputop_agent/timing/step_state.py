@@ -163,7 +163,7 @@ class StepState:
         usual = max(self.soft_of_steps, default=0)
         is_known = len(self.soft_of_steps) == self.soft_of_steps.maxlen
         many = self.soft_forwards >= max(MANY_FORWARDS, MANY_TIMES * usual)
-        return is_known and many and not worlds.are_stepped()
+        return is_known and many and not worlds.are_acted_in()
 
     def belongs_to_evaluation(self):
         """The next fetch (or the step's end) came without a backward: that was evaluation."""

@@ -29,6 +29,7 @@ from gputop_agent.watchers import tracers
 from gputop_agent.watchers.looks import (
     by_hand,
     discarded,
+    drawn_texts,
     frozen_groups,
     gradients,
     habits,
@@ -91,6 +92,8 @@ class Checkup:
         self.discarded = discarded.Discarded()
         self.by_hand = by_hand.ByHand()
         self.rows = single_rows.SingleRows()
+        self.drawn = drawn_texts.DrawnTexts()
+        self.drawn.begin(0)
         self.undetached = undetached.Undetached()
 
 
@@ -163,6 +166,8 @@ def _begin(step):
         current.by_hand.begin()
         current.findings.update(current.rows.fields())
         current.rows.begin(step)
+        current.findings.update(current.drawn.fields())
+        current.drawn.begin(step)
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
         current.undetached.begin(optimizers)
@@ -466,6 +471,7 @@ def _send(findings):
         findings.get("evaluated_in_training_steps", 0) >= training_mode.SURE_STEPS,
         "seed_calls" in findings,
         "row_calls" in findings,
+        "drawn_at" in findings,
         *habits.gist(findings),
     )
     current.alike = current.alike + 1 if gist == current.gist else 1
