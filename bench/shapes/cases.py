@@ -2970,6 +2970,30 @@ was run under gputop.
 """
 
 
+THIRTYFIFTH_X = (
+    Shape("exposure_of_whole_market", "lanterns.py", LOADER, also=LOADER, timed=True),
+    Shape("samples_at_each_few", "lanterns.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape(
+        "weight_of_no_signal",
+        "lanterns.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("return_points_missed", "lanterns.py", GROWS, also=(*GROWS, "HO12", "HO15")),
+    Shape(
+        "restart_from_new_copy",
+        "lanterns.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU02", "NU03", "NU05", "NU07"),
+    ),
+    Shape("spectrum_for_unread_board", "lanterns.py", HOST, also=HOST, timed=True),
+    Shape("drawn_in_uneven_chunks", "lanterns.py", ENDS, also=ENDS, exit_code=1),
+    # WEATHERCASTS
+)
+"""Lanterns by a denoising U-Net, and weather forecasts taken down by CTC under DDP; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -3031,6 +3055,7 @@ BATCHES = (
     THIRTYFOURTH_X,
     THIRTYFOURTH_Y,
     THIRTYFOURTH_Z,
+    THIRTYFIFTH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
