@@ -2989,6 +2989,41 @@ THIRTYFIFTH_X = (
     Shape("spectrum_for_unread_board", "lanterns.py", HOST, also=HOST, timed=True),
     Shape("drawn_in_uneven_chunks", "lanterns.py", ENDS, also=ENDS, exit_code=1),
     # WEATHERCASTS
+    Shape(
+        "padded_through_lists",
+        "weathercasts.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "edits_counted_each_update",
+        "weathercasts.py",
+        HOST,
+        rank=None,
+        also=("HO06", "CE11"),
+        timed=True,
+    ),
+    Shape(
+        "targets_longer_than_frames",
+        "weathercasts.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("plateau_by_own_errors", "weathercasts.py", ("NU09",), rank=None, also=("NU09",)),
+    Shape(
+        "empties_sent_if_any",
+        "weathercasts.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("views_cached_by_mask", "weathercasts.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("cut_after_the_update", "weathercasts.py", ("NU05",), rank=None, also=("NU05",)),
 )
 """Lanterns by a denoising U-Net, and weather forecasts taken down by CTC under DDP; marks and all
 before any of it was run under gputop.
@@ -3173,4 +3208,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "prior_gathered_by_main_first": SOON,
     "sampler_states_for_rewind": {"STEPS": "320"},
     "clean_sampler_states_for_rewind": {"STEPS": "320"},
+    "empties_sent_if_any": SOON,
+    "views_cached_by_mask": {"STEPS": "400"},
+    "clean_views_cached_by_mask": {"STEPS": "400"},
 }
