@@ -2970,6 +2970,65 @@ was run under gputop.
 """
 
 
+THIRTYFIFTH_X = (
+    Shape("exposure_of_whole_market", "lanterns.py", LOADER, also=LOADER, timed=True),
+    Shape("samples_at_each_few", "lanterns.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape(
+        "weight_of_no_signal",
+        "lanterns.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("return_points_missed", "lanterns.py", GROWS, also=(*GROWS, "HO12", "HO15")),
+    Shape(
+        "restart_from_new_copy",
+        "lanterns.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU02", "NU03", "NU05", "NU07"),
+    ),
+    Shape("spectrum_for_unread_board", "lanterns.py", HOST, also=HOST, timed=True),
+    Shape("drawn_in_uneven_chunks", "lanterns.py", ENDS, also=ENDS, exit_code=1),
+    # WEATHERCASTS
+    Shape(
+        "padded_through_lists",
+        "weathercasts.py",
+        LOADER,
+        rank=None,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "edits_counted_each_update",
+        "weathercasts.py",
+        HOST,
+        rank=None,
+        also=("HO06", "CE11"),
+        timed=True,
+    ),
+    Shape(
+        "targets_longer_than_frames",
+        "weathercasts.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("plateau_by_own_errors", "weathercasts.py", ("NU09",), rank=None, also=("NU09",)),
+    Shape(
+        "empties_sent_if_any",
+        "weathercasts.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape("views_cached_by_mask", "weathercasts.py", GROWS, rank=None, also=(*GROWS, "HO12")),
+    Shape("cut_after_the_update", "weathercasts.py", ("NU05",), rank=None, also=("NU05",)),
+)
+"""Lanterns by a denoising U-Net, and weather forecasts taken down by CTC under DDP; marks and all
+before any of it was run under gputop.
+"""
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -3031,6 +3090,7 @@ BATCHES = (
     THIRTYFOURTH_X,
     THIRTYFOURTH_Y,
     THIRTYFOURTH_Z,
+    THIRTYFIFTH_X,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -3148,4 +3208,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "prior_gathered_by_main_first": SOON,
     "sampler_states_for_rewind": {"STEPS": "320"},
     "clean_sampler_states_for_rewind": {"STEPS": "320"},
+    "empties_sent_if_any": SOON,
+    "views_cached_by_mask": {"STEPS": "400"},
+    "clean_views_cached_by_mask": {"STEPS": "400"},
 }
