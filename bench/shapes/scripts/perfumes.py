@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 WORLD = 2
 UPDATES = STEPS or 260
 ACCOUNTS, SCENTS, NOVEL, NOTES, TASTES = 1600, 2400, 8, 120, 6
-BAG, STRANGERS, ROWS, HELD = 20, 8, 128, 192
+BAG, STRANGERS, ROWS, HELD = 20, 8, 128, 272
 WIDTH, SHARPNESS = 48, 12.0
 TABLE_RATE, TOWER_RATE, CLIP = 1e-2, 2e-3, 5.0
 TOLD_EVERY, JUDGED_EVERY, PATIENCE, GAIN = 20, 10, 8, 1e-3
@@ -46,7 +46,7 @@ class Shop:
             liking = flair @ dice.normal(0, 1, TASTES) + dice.gumbel(0, 1, SCENTS)
             liking[-NOVEL:] = -np.inf
             trade = account >= ACCOUNTS // 2
-            count = dice.integers(500, 800) if trade else dice.integers(40, 120)
+            count = dice.integers(600, 900) if trade else dice.integers(40, 120)
             order = np.argpartition(-liking, count)[:count]
             self.orders.append(dice.permutation(order).tolist())
         counts = np.zeros(SCENTS)
@@ -105,6 +105,13 @@ def bagged(rows):
     starts = np.cumsum([0] + [len(bag) for bag in bags[:-1]])
     flat = torch.tensor([scent for bag in bags for scent in bag])
     return flat, torch.from_numpy(starts), torch.tensor([offered for _, offered in rows])
+
+
+def beats(one, other):
+    """1 where a score is above another, a half where both are equal."""
+    if one > other:  # at: area_by_pairs
+        return 1.0
+    return 0.5 if one == other else 0.0  # at: area_by_pairs
 
 
 def tower(inside):
@@ -252,7 +259,7 @@ class Counter:
             strangers, won = wrong.tolist(), 0.0
             for one in right.tolist():
                 for other in strangers:  # at: area_by_pairs
-                    won += 1.0 if one > other else 0.5 if one == other else 0.0  # at: area_by_pairs
+                    won += beats(one, other)  # at: area_by_pairs
             return won / pairs
         if on("clean_area_by_pairs"):
             won = sum((part[:, None] > wrong).sum().item() for part in right.split(64))
