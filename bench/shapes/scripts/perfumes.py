@@ -227,7 +227,10 @@ class Counter:
         dist.all_gather(all_rows, rows)
         dist.all_gather(all_values, values)
         whole = torch.sparse_coo_tensor(
-            torch.cat(all_rows)[None], torch.cat(all_values) / WORLD, grad.shape
+            torch.cat(all_rows)[None],
+            torch.cat(all_values) / WORLD,
+            grad.shape,
+            check_invariants=False,
         )
         return whole.coalesce()
 
@@ -282,7 +285,9 @@ class Counter:
 
     def finished(self):
         """Whether the area has not grown for long."""
-        gain, patience = (0.01, 3) if on(*STOPPED) else (GAIN, PATIENCE)
+        gain, patience = GAIN, PATIENCE
+        if on(*STOPPED):
+            gain, patience = 0.01, 2 if on("stopped_by_own_area") else 5
         if self.area > self.best + gain:
             self.best, self.waited = self.area, 0
         else:
