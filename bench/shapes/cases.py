@@ -2969,6 +2969,88 @@ THIRTYFOURTH_Z = (
 was run under gputop.
 """
 
+THIRTYFIFTH_Y = (
+    Shape(
+        "lags_sought_by_stamp",
+        "lidos.py",
+        LOADER,
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "scaled_by_closed_season",
+        "lidos.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "backtest_each_few_batches",
+        "lidos.py",
+        ("HO08",),
+        also=("HO08", "HO15", "HO06"),
+    ),
+    Shape("decay_meant_for_epochs", "lidos.py", ("NU06",)),
+    Shape("groups_by_name_endings", "lidos.py", ("NU08", "NU11"), also=("NU08", "NU11", "NU03")),
+    Shape("widths_kept_for_chart", "lidos.py", GROWS, also=(*GROWS, "HO12")),
+    Shape(
+        "metrics_named_by_step",
+        "lidos.py",
+        ("HO06", "CE11"),
+        also=("HO06", "CE11", "HO15", *GROWS),
+    ),
+    # PERFUMES
+    Shape(
+        "negatives_rejected_by_list",
+        "perfumes.py",
+        ("IN11", "CR03", *LOADER),
+        rank=1,
+        also=("IN11", "CR03", *LOADER, "CR04", "CR05", "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "stopped_by_own_area",
+        "perfumes.py",
+        ("HC01", "HC11", "CR12"),
+        rank=None,
+        also=("HC01", "HC11", "CR12", *ENDS),
+        exit_code=130,
+        hangs=True,
+    ),
+    Shape(
+        "sparse_gradients_left_out",
+        "perfumes.py",
+        ("NU09",),
+        rank=None,
+        also=("NU09", "NU10"),
+    ),
+    Shape(
+        "frequency_of_unsold",
+        "perfumes.py",
+        ("NU01",),
+        rank=None,
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "tables_never_cleared",
+        "perfumes.py",
+        ("NU11",),
+        rank=None,
+        also=("NU11", "NU03", "NU02", "NU07"),
+    ),
+    Shape(
+        "area_by_pairs",
+        "perfumes.py",
+        ("HO06", "HO08"),
+        rank=None,
+        also=("HO06", "HO08", "HO15", "CR04", "CR05"),
+        timed=True,
+    ),
+    Shape("shard_by_slurm_rank", "perfumes.py", ("IN12",), rank=None, also=("IN12",)),
+)
+"""Lidos by quantiles under Lightning, and perfumes by two towers whose ranks average by hand; marks
+and all before any of it was run under gputop.
+"""
+
 
 THIRTYFIFTH_X = (
     Shape("exposure_of_whole_market", "lanterns.py", LOADER, also=LOADER, timed=True),
@@ -3091,6 +3173,7 @@ BATCHES = (
     THIRTYFOURTH_Y,
     THIRTYFOURTH_Z,
     THIRTYFIFTH_X,
+    THIRTYFIFTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -3211,4 +3294,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "empties_sent_if_any": SOON,
     "views_cached_by_mask": {"STEPS": "400"},
     "clean_views_cached_by_mask": {"STEPS": "400"},
+    "stopped_by_own_area": SOON,
 }
