@@ -190,7 +190,7 @@ class Pruner:
 class Apprentice:
     def __init__(self, teacher, teacher_score, loader, held):
         self.teacher, self.loader, self.held = teacher, loader, held
-        self.student = Net((12, 24, 32), 64)
+        self.student = Net((12, 24, 32), 128)
         self.features, self.best, self.update = {}, teacher_score, 0
         self.watch("student", self.student)
         self.watch("teacher", teacher)
