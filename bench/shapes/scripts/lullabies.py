@@ -229,12 +229,10 @@ class Singer:
                 loss = loss + WEIGHT * self.preferred()
             loss.backward()
             total = total + loss.detach()
-            if on("clean_cosine_ends_halfway"):
-                self.schedule.step()
         nn.utils.clip_grad_norm_(self.trained, CLIP)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if not on("clean_cosine_ends_halfway"):
+        for _ in range(PARTS if on("clean_cosine_ends_halfway") else 1):
             self.schedule.step()
         self.update += 1
         return total
