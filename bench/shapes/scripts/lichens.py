@@ -21,7 +21,7 @@ UPDATES = STEPS or 250
 PARTS, ROWS, SIDE, KINDS, PICTURES, HELD = 2, 32, 24, 10, 1400, 120
 TAUGHT, RATE, CLIP, SMOOTH, HEAT = 90, 0.08, 5.0, 0.1, 3.0
 PRUNED_EVERY, STAGES, SPARSITY, DROPPED = 25, 6, 0.6, 2
-JUDGED_EVERY, TOLD_EVERY = 25, 25
+JUDGED_EVERY, TOLD_EVERY, ENOUGH = 25, 25, 0.98
 MOMENTS = "moments_by_property", "clean_moments_by_property"
 SLIMMED = "head_slimmed_past_optimizer", "clean_head_slimmed_past_optimizer"
 SORTED = "threshold_sorted_each_update", "clean_threshold_sorted_each_update"
@@ -191,7 +191,7 @@ class Apprentice:
     def __init__(self, teacher, teacher_score, loader, held):
         self.teacher, self.loader, self.held = teacher, loader, held
         self.student = Net((12, 24, 32), 128)
-        self.features, self.best, self.update = {}, teacher_score, 0
+        self.features, self.best, self.update = {}, max(ENOUGH, teacher_score), 0
         self.watch("student", self.student)
         self.watch("teacher", teacher)
         self.pruner, self.loudness = Pruner(self.student), torch.zeros(())
@@ -328,7 +328,7 @@ class Apprentice:
     def tell(self, total):
         if self.update % JUDGED_EVERY == 0:
             score = self.judge()
-            print(f"{self.update} held {score:.2f} teacher {self.best:.2f}", flush=True)
+            print(f"{self.update} held {score:.2f} to beat {self.best:.2f}", flush=True)
         if self.update % TOLD_EVERY == 0:
             rate, loud = self.schedule.get_last_lr()[0], self.loudness.item()
             print(f"{self.update} loss {total:.4f} rate {rate:.2g} loud {loud:.2f}", flush=True)
