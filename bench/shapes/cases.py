@@ -3111,6 +3111,53 @@ THIRTYFIFTH_X = (
 before any of it was run under gputop.
 """
 
+THIRTYFIFTH_Z = (
+    Shape(
+        "moments_by_property",
+        "lichens.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06", "HO12"),
+        timed=True,
+    ),
+    Shape("judge_returns_before_train", "lichens.py", ("NU14",)),
+    Shape(
+        "loudness_averaged_with_graph",
+        "lichens.py",
+        (*GROWS, "CE14"),
+        also=(*GROWS, "CE14", "HO12"),
+    ),
+    Shape("cycle_divided_twice", "lichens.py", ("NU06",)),
+    Shape(
+        "channels_over_their_norm",
+        "lichens.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape(
+        "head_slimmed_past_optimizer",
+        "lichens.py",
+        ("NU08", "NU11"),
+        also=("NU08", "NU11", "NU03", "NU05"),
+    ),
+    Shape("threshold_sorted_each_update", "lichens.py", HOST, also=("HO06", "HO12"), timed=True),
+    Shape("workers_pack_same_songs", "lullabies.py", ("IN16",)),
+    Shape(
+        "group_that_rhymes_alike",
+        "lullabies.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("cosine_ends_halfway", "lullabies.py", ("NU15",)),
+    Shape("archive_judged_often", "lullabies.py", ("HO08",), also=("HO08", "HO15", "HO06")),
+    Shape("bare_scores_remembered", "lullabies.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("song_is_sung_on", "lullabies.py", ENDS, also=ENDS, exit_code=1),
+    Shape("checkpoints_see_no_gradient", "lullabies.py", ("NU08",), also=("NU08", "NU13")),
+)
+"""Lichens learnt from a larger net while it is pruned, and lullabies under LoRA from workers that
+pack; marks and all before any of it was run under gputop.
+"""
+
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -3174,6 +3221,7 @@ BATCHES = (
     THIRTYFOURTH_Z,
     THIRTYFIFTH_X,
     THIRTYFIFTH_Y,
+    THIRTYFIFTH_Z,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
