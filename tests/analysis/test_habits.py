@@ -355,3 +355,30 @@ def test_a_backward_that_trains_another_network_in_vain(
     build.event("undetached", rank=0, pid=1, **{**event, "made_at": "train.py:8"})
     (finding,) = [one for one in evaluate(build.open()) if one.id == "CE14"]
     assert finding.site == "train.py:8"
+
+
+DRAWS = {"drawn_steps": 20, "drawn_tokens": 40, "drawn_at": "train.py:5"}
+
+
+@pytest.mark.parametrize(
+    ("drawn_ms", "read_again_ms", "severity", "recoverable_ms"),
+    [
+        ([90.0] * 8, [60.0, 70.0, 80.0, 70.0, 70.0, 70.0, 70.0, 70.0], "high", 28.0),
+        ([90.0] * 8, [10.0] * 8, "medium", 4.0),
+        ([20.0] * 8, [30.0] * 8, "medium", 7.2),  # no more than nine tenths of it
+        ([90.0] * 8, [5.0, 5.0, 5.0, 5.0, 40.0, 40.0, 40.0, 40.0], None, None),
+        ([90.0] * 8, [-3.0] * 8, None, None),
+        ([90.0] * 3, [80.0] * 3, None, None),
+    ],
+)
+def test_texts_that_are_drawn_without_a_cache(
+    tmp_path, drawn_ms, read_again_ms, severity, recoverable_ms
+):
+    draws = {"drawn_ms": drawn_ms, "read_again_ms": read_again_ms, **DRAWS}
+    finding = found(trained(tmp_path, [draws, {}])).get("CE15")
+    assert (finding.severity if finding else None) == severity
+    if finding:
+        assert finding.recoverable_ms_per_step == pytest.approx(recoverable_ms)
+        assert finding.site == "train.py:5"
+        low, high = finding.interval_ms_per_step
+        assert 0 <= low <= recoverable_ms <= high

@@ -157,3 +157,21 @@ def test_a_policy_that_is_asked_with_gradients_on_is_no_stall(tmp_path, asks_mod
     stalls = {one.id: one for one in evaluate(build.open())}["HO15"]
     assert (stalls.severity == "info") is asks_model
     assert stalls.site == ("train.py:5 forward" if asks_model else "train.py:4 forward")
+
+
+@pytest.mark.parametrize(("acts", "severity"), [(True, "info"), (False, "high")])
+def test_what_a_package_does_to_draw_texts_to_train_on(tmp_path, acts, severity):
+    build, draws, trains = Builder(tmp_path), ("train.py:17 <module>",), ("train.py:30 <module>",)
+    build.hello(acts=acts)
+    for _ in range(200):
+        build.step(forward=20.0, backward=5.0, optimizer=1.0, other=12.0)
+    attention = "transformers/integrations/sdpa_attention.py:182 sdpa_attention_forward"
+    for phase, samples in {
+        "eval": [sampled(draws, 50, attention)],
+        "forward": [sampled(trains, 10, attention)],
+        "backward": [sampled(trains, 60, "torch/autograd/graph.py:979 _engine_run_backward")],
+        "other": [sampled(draws, 60, "transformers/generation/utils.py:3277 _sample")],
+    }.items():
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=60, samples=samples)
+    host = {one.id: one for one in evaluate(build.open())}["HO06"]
+    assert host.severity == severity

@@ -22,6 +22,13 @@ def test_the_period_of_a_swing(length):
     assert swing is not None and swing.period == 2 * length
 
 
+@pytest.mark.parametrize("warm_up", [0, 300])
+def test_a_rate_that_comes_back_once(warm_up):
+    rates = np.minimum(1.0, (STEPS + 1) / (warm_up + 1)) * cosine(2800)
+    swing = swing_of(STEPS, rates)
+    assert swing is not None and swing.period == pytest.approx(5600, abs=30)
+
+
 def test_readings_that_lag_hide_no_swing():
     rates = cosine(100)
     rates[1::3] = rates[0:-1:3]  # a record repeats the reading before it
@@ -46,6 +53,8 @@ def test_few_readings_must_fit_exactly():
         2e-4 + cosine(100),
         1e-3 * 0.97**STEPS,
         np.minimum(STEPS / 100, 1.0) * cosine(6000),
+        1e-3 - cosine(3000),
+        1e-3 * np.abs(STEPS / 3000 - 1),
         np.full(6000, 1e-3),
         np.full(6000, np.nan),
         np.random.default_rng(0).random(6000),
@@ -57,6 +66,8 @@ def test_few_readings_must_fit_exactly():
         "floor",
         "decay",
         "warm-up",
+        "one cycle",
+        "down and up in lines",
         "constant",
         "unread",
         "random",

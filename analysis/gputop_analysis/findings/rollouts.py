@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.site import Site
 from gputop_analysis.findings.sites import runs_training
 from gputop_analysis.findings.stack_samples import (
@@ -49,6 +50,19 @@ def are_rollouts(view: RunView, rank: int, site: Site) -> bool:
     between_phases = list(samples_of(view, ("other",), rank))
     asking = [sample for sample in between_phases if _lies_below(sample.path, rollouts)]
     return total(asking) > ROLLOUTS * total(between_phases)
+
+
+def has_package_draw(view: RunView, rank: int, site: Site) -> bool:
+    """Whether a place of host code has a package ask the model for what it is trained on, as
+    ``generate`` of transformers does.
+    """
+    if not Facts(view, rank).acts:
+        return False
+    asking = [one for one in samples_of(view, ("forward", *ASKED), rank) if site.site in one.path]
+    between = [one for one in samples_of(view, ("other",), rank) if site.site in one.path]
+    return any(one.package for one in asking) and total(
+        one for one in between if one.package
+    ) > 0.5 * total(between)
 
 
 def calls_modules(view: RunView, rank: int, site: Site) -> bool:

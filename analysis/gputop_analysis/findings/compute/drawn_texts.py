@@ -61,9 +61,9 @@ def drawn_without_cache(view: RunView, spec: Spec) -> Finding | None:
             title="each token that is drawn has the network read the whole text again"
             + (f": {site}" if site else ""),
             evidence=f"texts were drawn {len(again_ms)} times in {steps} steps, {tokens} tokens or "
-            f"so in {np.median(drawn_ms):,.0f} ms, of which {np.median(again_ms):,.0f} ms went into "
-            f"tokens that the call before had read: {won_ms:.1f} ms of {wall_ms:.1f} ms a step"
-            + (f", at {site}" if site else ""),
+            f"so in {np.median(drawn_ms):,.0f} ms, of which {np.median(again_ms):,.0f} ms went "
+            "into tokens that the call before had read: "
+            f"{won_ms:.1f} ms of {wall_ms:.1f} ms a step" + (f", at {site}" if site else ""),
             fix="keep keys and values between two tokens: generate(..., use_cache=True), and no "
             "gradient checkpointing while it draws, which switches the cache off in training mode; "
             "a network of your own needs a cache, or a state that it goes on from",

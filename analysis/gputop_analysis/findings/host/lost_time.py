@@ -10,7 +10,7 @@ from gputop_analysis.findings.input.epochs import lines_of, started_anew
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import GC_TIME, STEP_TIME, phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
-from gputop_analysis.findings.rollouts import is_the_world
+from gputop_analysis.findings.rollouts import has_package_draw, is_the_world
 from gputop_analysis.findings.shares import (
     Share,
     device_share,
@@ -143,7 +143,8 @@ UNATTRIBUTED = 0.1
     silent=(
         "fewer than 20 steady steps; most samples inside torch, which is work; a pause that "
         "came once or twice; only an info where no line was seen five times, or takes as "
-        "much by itself, or it is the world of a rollout as a whole, or the line of a solver or "
+        "much by itself, or it is the world of a rollout as a whole, or the line that has a "
+        "package draw what is trained on, or the line of a solver or "
         "sampler that runs the model in a loop of its own, or holds most while "
         f"what was seen as forward takes less than {percent(SEEN_FORWARD)} of the backward"
     ),
@@ -174,7 +175,8 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         severity = "info"
     if severity == "info":
         line = heaviest_line(view, "other", other.rank)
-        if line is not None and line.least_share * other.share.low > UNATTRIBUTED:
+        is_large = line is not None and line.least_share * other.share.low > UNATTRIBUTED
+        if line and is_large and not has_package_draw(view, other.rank, line):
             of_line = replace(other, values_ms=other.values_ms * line.share)
             return _host_code(view, spec, of_line, line, "medium")
     return _host_code(view, spec, without_torch, site, severity)
@@ -182,7 +184,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
 
 def _is_the_models(view: RunView, rank: int, site: Site) -> bool:
     """Whether the place is the world that a policy acts in, or what runs the model in turn."""
-    if is_the_world(view, rank, site):
+    if is_the_world(view, rank, site) or has_package_draw(view, rank, site):
         return True
     return site.site is not None and runs_models_in_turn(view, rank, site.site)
 
@@ -193,10 +195,17 @@ def _without_torch(other: Share, site: Site | None) -> Share:
     return replace(other, values_ms=other.values_ms * (1 - in_torch))
 
 
+_DRAW_TOGETHER = (
+    "draw more texts in one call, or have an engine that is made for it (vLLM, SGLang) draw them: "
+    "this is what the package does between two calls of the network"
+)
+
+
 def _host_code(
     view: RunView, spec: Spec, other: Share, site: Site | None, severity: Severity
 ) -> Finding:
     in_torch = site.torch_share if site else 0.0
+    is_drawing = site is not None and has_package_draw(view, other.rank, site)
     if severity != "info" and site is not None and named(site):
         other = _users_own(other, site)
     return spec.make(
@@ -206,13 +215,15 @@ def _host_code(
         evidence=f"{other.of_step} are neither data, forward, backward nor optimizer: "
         f"{other.percent}, {other.clock} clock"
         + (f"; {site.words}" if site else "; no line was seen often"),
-        fix=f"look at {named(site) or 'the code between the optimizer step and the next batch'}: "
+        fix=_DRAW_TOGETHER
+        if is_drawing
+        else f"look at {named(site) or 'the code between the optimizer step and the next batch'}: "
         "do it every N steps, in a background process, or not at all",
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9 if named(site) else 0.7,
-        recoverable_ms_per_step=other.ms.value,
-        interval_ms_per_step=(other.ms.low, other.ms.high),
+        recoverable_ms_per_step=None if is_drawing else other.ms.value,
+        interval_ms_per_step=None if is_drawing else (other.ms.low, other.ms.high),
         proof=other.proof(
             "host code",
             UNATTRIBUTED,

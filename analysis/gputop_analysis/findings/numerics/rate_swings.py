@@ -15,9 +15,11 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
-PERIODS, LONGEST, READINGS = 2, 4000, 400
-"""Whole swings that must have been seen, the longest one in steps, and readings that are fitted."""
+LONGEST, READINGS = 4000, 400
+"""Steps of the longest swing, and readings that are fitted."""
 ENOUGH_READINGS, FEW_READINGS = 20, 12
+MANY_READINGS = 40
+"""From which on a rate that came back once is told, too."""
 BETWEEN = 0.1
 """Part of the readings half way, from which the rate is no other optimizer's now and then: a third
 of a cosine's are.
@@ -50,7 +52,7 @@ class Swing:
     family="numerics",
     cause="compute",
     trigger=f"the learning rate follows a cosine down to below {percent(LOW)} of its largest and "
-    f"up again, {PERIODS} times or more",
+    "up again",
     fix="T_max of CosineAnnealingLR as the number of step() calls of the whole run",
     no_use="where the rate is meant to rise again as slowly as it fell",
     reads="steps.lr",
@@ -115,21 +117,29 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     steps, rates = steps[fresh], rates[fresh]
     if len(rates) < FEW_READINGS or rates.max() <= 0 or rates.min() > LOW * rates.max():
         return None
-    if _swings_at_least(rates) < PERIODS or _between(rates) < BETWEEN:
+    rises, begins_high = _rises(rates), rates[0] > rates.max() / 2
+    returns = rises if begins_high else rises - 1
+    came_back_once = returns == 1 and len(rates) >= MANY_READINGS
+    if (returns < 2 and not came_back_once) or _between(rates) < BETWEEN:
         return None
     chosen = np.unique(np.linspace(0, len(rates) - 1, READINGS).astype(int))
     steps, rates = steps[chosen], rates[chosen]
-    longest = min(LONGEST, int(steps[-1] - steps[0]) // PERIODS)
-    periods = np.arange(4, longest + 1)
-    if not len(periods):
-        return None
-    likely = periods[np.argsort(_strength(steps, rates, periods))[-CANDIDATES:]]
+    span = int(steps[-1] - steps[0])
+    if came_back_once:
+        # a periodogram of one swing has no narrow peak
+        likely = np.linspace(span / 2, 1.2 * span, CANDIDATES)
+    else:
+        periods = np.arange(4, min(LONGEST, span // 2) + 1)
+        if not len(periods):
+            return None
+        likely = periods[np.argsort(_strength(steps, rates, periods))[-CANDIDATES:]]
     near = max(likely, key=lambda period: _explained(steps, rates, period))
     # as many swings as somebody asked for need not be whole steps long
     explained, period = max(
         (_explained(steps, rates, period), period) for period in near + FRACTIONS
     )
-    needed = EXPLAINED if len(rates) >= ENOUGH_READINGS else ALL_EXPLAINED
+    sure = len(rates) >= ENOUGH_READINGS and returns > 1
+    needed = EXPLAINED if sure else ALL_EXPLAINED
     if explained >= needed:
         return Swing(round(period), explained, len(rates))
     return None
@@ -141,7 +151,7 @@ def _between(rates: Array) -> float:
     return float(np.mean((rates > low) & (rates < high)))
 
 
-def _swings_at_least(rates: Array) -> int:
+def _rises(rates: Array) -> int:
     """Times that the rate was in its uppermost quarter again after it had been in its lowest."""
     middle = rates[(rates > 0.75 * rates.max()) | (rates < 0.25 * rates.max())]
     return int(np.count_nonzero(np.diff((middle > 0.5 * rates.max()).astype(int)) > 0))
