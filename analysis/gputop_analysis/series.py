@@ -21,6 +21,9 @@ WARM_UP_STEPS = 10
 ENOUGH_STEPS = 20
 """Steps that a mean of the run wants."""
 
+_MAY_BE_USUAL = (wire.F_EVAL, wire.F_CHECKPOINT)
+MOST_RECORDS = 0.5
+"""Of the records past the warm-up: what as many have belongs to a usual step."""
 _NOT_THE_TRAININGS = wire.F_FIRST | wire.F_AGENT
 
 
@@ -55,12 +58,18 @@ class RankSeries:
     @cached_property
     def steady(self) -> Array:
         """Mask of records for steady-state statistics: last attempt, past the warm-up, no eval,
-        checkpoint, compile.
+        checkpoint, compile; an eval or checkpoint that is a part of the usual step is no reason.
         """
-        mask = (self.rows["flags"] & wire.F_UNSTEADY) == 0
-        mask &= self.steps - self.n_steps + 1 >= WARM_UP_STEPS
+        flags = self.rows["flags"]
+        mask = self.steps - self.n_steps + 1 >= WARM_UP_STEPS
         mask[: self.attempt_start] = False
-        return mask
+        steady = mask & ((flags & wire.F_UNSTEADY) == 0)
+        if self.n_steps[steady].sum() >= ENOUGH_STEPS or not mask.any():
+            return steady
+        usual = sum(
+            flag for flag in _MAY_BE_USUAL if np.mean((flags[mask] & flag) != 0) > MOST_RECORDS
+        )
+        return mask & ((flags & wire.F_UNSTEADY & ~np.uint32(usual)) == 0)
 
     @cached_property
     def steady_ends_ns(self) -> Array:

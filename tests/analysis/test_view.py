@@ -48,6 +48,16 @@ def test_only_the_last_attempt_is_steady_and_all_attempts_are_counted(tmp_path):
     assert steps_done(record, 0) == 70
 
 
+@pytest.mark.parametrize(("every", "n_steady"), [(1, 30), (2, 15), (3, 20)])
+def test_an_evaluation_in_most_steps_is_a_part_of_them(tmp_path, every, n_steady):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(40):
+        evaluates = step % every == 0
+        build.step(backward=3.0, eval=2.0 * evaluates, flags=wire.F_EVAL if evaluates else 0)
+    assert RunView(build.open()).per_rank[0].steady.sum() == n_steady
+
+
 def test_flagged_steps_are_not_steady(tmp_path):
     build = Builder(tmp_path / "r")
     for step in range(30):
