@@ -623,6 +623,28 @@ def test_page_faults_are_likely_where_a_phase_that_is_long_enough_spends_its_tim
 
 
 @pytest.mark.parametrize(
+    ("phases", "site"),
+    [
+        ({"backward": 700, "forward": 300}, "train.py:9"),
+        ({"backward": 300, "forward": 700}, "net.py:8"),
+        ({"optimizer": 700, "forward": 300}, None),
+        ({"backward": 30, "forward": 35, "other": 35}, None),
+    ],
+)
+def test_page_faults_are_where_most_of_them_were_counted(tmp_path, phases, site):
+    build = waiting(tmp_path, data=0.1)
+    for phase, line in (("forward", "net.py:8"), ("backward", "train.py:9")):
+        sample = {"site": line, "function": "run", "path": [f"{line} run"], "count": 40}
+        build.event("stacks", rank=0, phase=phase, samples=[sample])
+    of_rank(build, seconds=2, minor_faults_total=(50_000, 1_000_000), run_wait_ns_total=-1)
+    fields = {"faults": 1_000_000, "system_ms": 600.0, "phases": phases}
+    for second in range(1, 4):
+        build.event("paging", T0 + second * 10**9, rank=0, period_ms=1000, **fields)
+    told = found(build)["HO12"].site
+    assert (told and told.partition(" ")[0]) == site
+
+
+@pytest.mark.parametrize(
     "env", [{"MALLOC_TRIM_THRESHOLD_": "-1"}, {"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}]
 )
 def test_no_setting_of_malloc_is_proposed_twice(tmp_path, env):

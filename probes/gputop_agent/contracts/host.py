@@ -158,6 +158,8 @@ class Paging(TypedDict, total=False):
     """In the kernel, of all threads."""
     thread_system_ms: Amount
     """Of the training thread, to 10 ms."""
+    phases: dict[str, Whole]
+    """Its faults by phase, in an eighth of a second; with the first few of these events."""
 
 
 class Placement(TypedDict, total=False):

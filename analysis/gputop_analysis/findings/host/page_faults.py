@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ PLAUSIBLE_US = 4.0
 PLACED = 0.4
 """Of the time in the kernel; the backward of a line touches pages as well."""
 _PHASES = ("forward", "data", "h2d", "other")
+"""In which a line of the user's may fill memory, where faults were not counted by phase."""
+_OF_TORCH = ("backward", "optimizer")
 _KEEPS_MEMORY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 _OTHER_MALLOCS = ("jemalloc", "tcmalloc", "mimalloc")
 
@@ -66,7 +69,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
         f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the training spends "
         f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
         f"{faults.wall_ms:.1f} ms a step" + (f"; {place.words}" if place else ""),
-        fix=less_mapping(view, rank),
+        fix=less_mapping(view, rank, by_torch=place is not None and place.by_torch),
         rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
         site=place.site if place else None,
         confidence=0.8,
@@ -108,12 +111,24 @@ class _Place(NamedTuple):
 
     site: str
     words: str
+    by_torch: bool = False
+    """Whether torch allocates there what no line of the script could keep."""
 
 
 def _likely_place(view: RunView, rank: int, cost_ms: float) -> _Place | None:
-    """The line at which surely most of a phase lies, by its stack samples, if that takes long
-    enough for at least ``PLACED`` of the faults; None where there is none.
+    """The line at which surely most of a phase lies, by its stack samples: of the phase with most
+    of the faults where those were counted, else of one that takes long enough for at least
+    ``PLACED`` of them; None where there is none.
     """
+    counted = _faults_by_phase(view, rank)
+    if counted:
+        phase, count = counted.most_common(1)[0]
+        share = count / sum(counted.values())
+        site = top_site(view, phase, rank, all_work=True)
+        if share < PLACED or site is None or site.site is None:
+            return None
+        words = f"{100 * share:.0f} % of them came in the {phase}, most of which is at {site.site}"
+        return _Place(site.site, words, by_torch=phase in _OF_TORCH)
     series, places = view.per_rank[rank], []
     for phase in _PHASES:
         site = top_site(view, phase, rank, all_work=True)
@@ -125,17 +140,27 @@ def _likely_place(view: RunView, rank: int, cost_ms: float) -> _Place | None:
     return place if longest_ms >= PLACED * cost_ms else None
 
 
-def less_mapping(view: RunView, rank: int) -> str | Option:
-    """Where malloc is already told to keep what is freed, only the script can do more."""
+def _faults_by_phase(view: RunView, rank: int) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for event in view.events("paging", rank=rank):
+        counted.update(event.get("phases") or {})
+    return counted
+
+
+def less_mapping(view: RunView, rank: int, *, by_torch: bool = False) -> str | Option:
+    """Where malloc is already told to keep what is freed, only the script can do more; where torch
+    allocates, only malloc.
+    """
     reuse = "allocate large buffers once and write into them (out=, copy_)"
     env = view.hello(rank).get("env") or {}
     keeps = any(env.get(name) for name in _KEEPS_MEMORY)
     if keeps or any(name in str(env.get("LD_PRELOAD", "")) for name in _OTHER_MALLOCS):
         return Option(f"{reuse}: malloc keeps what is freed already", promises=False)
-    return (
-        f"{reuse}, or keep freed memory in the process: MALLOC_TRIM_THRESHOLD_=-1 "
+    keep = (
+        "keep freed memory in the process: MALLOC_TRIM_THRESHOLD_=-1 "
         "MALLOC_MMAP_THRESHOLD_=4294967296 in the environment, or LD_PRELOAD of jemalloc"
     )
+    return keep if by_torch else f"{reuse}, or {keep}"
 
 
 def _cost_us(view: RunView, rank: int) -> Interval | None:
