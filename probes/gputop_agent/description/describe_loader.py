@@ -1,5 +1,6 @@
 """The DataLoader that feeds the training, as the hello tells it."""
 
+import multiprocessing
 import re
 import sys
 
@@ -69,9 +70,14 @@ def _batch_size(loader, batch_sampler):
 
 
 def _start_method(loader):
+    """The loader's own, or the process's where that is not fork, as where ``mp.spawn`` began it."""
     context = getattr(loader, "multiprocessing_context", None)
-    if context is None or not getattr(loader, "num_workers", 0):
+    if not getattr(loader, "num_workers", 0):
         return None
+    if context is None:
+        of_process = multiprocessing.get_start_method(allow_none=True)  # else that would set it
+        of_process = of_process or multiprocessing.get_all_start_methods()[0]
+        return of_process if of_process != "fork" else None
     if isinstance(context, str):
         return context
     return getattr(context, "_name", None)

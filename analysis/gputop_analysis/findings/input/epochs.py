@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gputop_agent.contracts import LoaderInUse
@@ -153,7 +155,8 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         least_ms, most_ms = _of_workers(restarts, loader, steps, data_ms)
     else:
         least_ms, most_ms = _of_order(view, rank, data_ms)
-    building_ms = _building_ms(view, rank, loader)
+    building_ms = _at_lines_ms(view, rank, lines_of(loader))
+    is_rebuilt = _at_lines_ms(view, rank, lines_of(loader)[:1]) > 0
     least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
     if least_ms <= STARTING * wall_ms:
         return None
@@ -169,6 +172,7 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     persistent = ""
     if workers and not loader.get("persistent_workers"):
         persistent = ", with persistent_workers=True"
+    runs_out = not is_rebuilt and _runs_out(series, loader, every)
     how_often = "at each step" if every < 1.5 else f"every {every:.0f} steps"
     return spec.make(
         severity="high" if least_ms > 0.25 * wall_ms else "medium",
@@ -177,14 +181,16 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         f"{steps:,} steps, and each time {start_text}; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
         fix=_longer_epochs(run, persistent)
-        if not building_ms and _runs_out(series, loader, every)
+        if runs_out
         else Option(
             f"build the DataLoader{loader_place(run)} once, before the loop, and take all "
             f"batches from one iterator of it{persistent}",
             mend=ByRule("loader-in-loop") if workers else None,
         ),
         rank=everybody(view),
-        site=loader_site(run) if building_ms else loader.get("loop") or loader_site(run),
+        site=loader_site(run)
+        if is_rebuilt or (runs_out and persistent)
+        else loader.get("loop") or loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(least_ms / steps, won),
@@ -265,10 +271,10 @@ def _fetching_ms(series: RankSeries) -> float:
     return float(np.maximum(rows["data_ns"] - rows["gc_ns"], 0).sum()) / 1e6
 
 
-def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
-    """What the loader's line takes outside fetches: building it, ending a dropped one's workers."""
+def _at_lines_ms(view: RunView, rank: int, lines: Sequence[str]) -> float:
+    """What a loader's lines take outside fetches: building it, ending a dropped one's workers."""
     at_line, samples = samples_where(
-        view, "other", rank, lambda sample: sample.get("site") in lines_of(loader)
+        view, "other", rank, lambda sample: sample.get("site") in lines
     )
     other_ms = float(view.per_rank[rank].rows["other_ns"].sum()) / 1e6
     return other_ms * at_line / samples if samples >= ENOUGH_STARTS else 0.0
