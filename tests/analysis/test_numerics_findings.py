@@ -373,6 +373,8 @@ def test_a_loss_that_the_first_updates_threw_out(tmp_path):
     noise = noisy(size=100)
     thrown = climbed(tmp_path / "thrown", lambda step: 5000 + noise() if step else 3.9)["NU07"]
     assert thrown.severity == "high" and "threw the loss from 3.9" in thrown.title
+    filling = climbed(tmp_path / "filling", lambda step: 5 + noise() / 9 if step else 0.008)
+    assert "NU07" not in filling
     assert "NU07" not in climbed(
         tmp_path / "back", lambda step: 3.9 + 5000 * 0.9**step if step else 3.9
     )

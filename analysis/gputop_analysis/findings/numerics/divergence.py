@@ -36,7 +36,8 @@ FIRST_LOSSES = 5
     no_use="where the data changed on purpose",
     reads="steps.loss in blocks over 1000 steps (Mann-Kendall, Theil-Sen)",
     silent="fewer than 1000 losses",
-    traps="adversarial and reinforcement learning, whose loss need not fall",
+    traps="adversarial and reinforcement learning, whose loss need not fall; a first loss of next "
+    "to nothing, as that of a queue which fills yet (an info)",
     seen_on=CPU,
     pictures=(
         LOSS,
@@ -187,12 +188,22 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
     )
 
 
+NEXT_TO_NOTHING = 0.05
+"""A first loss that is smaller says little: a queue that fills, as MoCo's, makes it larger without
+any update.
+"""
+
+
 def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
     span = f"steps {away.first_step:,} to {away.last_step:,}"
     lr = view.per_rank[view.ranks[0]].rows["lr"][-1]
+    if away.start < NEXT_TO_NOTHING:
+        severity, what = "info", "the loss rose in the first steps"
+    else:
+        severity, what = "high", "the first updates threw the loss"
     return spec.make(
-        severity="high",
-        title=f"the first updates threw the loss from {away.start:.4g} to {away.last:.4g}",
+        severity=severity,
+        title=f"{what} from {away.start:.4g} to {away.last:.4g}",
         evidence=f"the first step's loss was {away.start:.4g}; no block of {span} has a median "
         "below "
         f"{away.low:.4g}" + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
