@@ -429,6 +429,15 @@ def test_a_sampler_that_gave_ranks_the_same_share_has_its_line(tmp_path):
     assert same.site == "train.py:31" and "rank= and num_replicas=" in same.fix
 
 
+def test_a_rank_that_the_environment_does_not_have_gave_all_the_same_share(tmp_path):
+    build = ranks(tmp_path, (SHARDS[0], SHARDS[0]), None)
+    loader = {**LOADER, "rank_asked_at": "train.py:12"}
+    for rank in range(2):
+        build.hello(rank, world_size=2, dataloader=loader, parallel={"ddp": {"buckets": 1}})
+    same = found(build)["IN12"]
+    assert same.site == "train.py:12" and "get_rank()" in same.fix
+
+
 @pytest.mark.parametrize(
     ("dealt_to", "site"), [((0, 1), "data.py:9"), ((0, 0), "train.py:31"), ((None, None), None)]
 )

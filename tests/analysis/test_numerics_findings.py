@@ -212,6 +212,14 @@ def test_a_learning_rate_of_zero(tmp_path):
     assert "since step 200" in zero.title and zero.severity == "high"
 
 
+@pytest.mark.parametrize(("begins", "told"), [(100, True), (0, False)])
+def test_a_rate_that_fades_is_judged_by_its_own_optimizers_steps(tmp_path, begins, told):
+    build = trained(tmp_path, lr=lambda step: 1e-3 if step < 250 else 1e-8)
+    if begins:
+        build.event("optimizer_begins", rank=0, pid=1, step=begins, optimizer="SGD")
+    assert ("NU06" in found(build)) is told
+
+
 def test_a_schedule_that_is_stepped_twice_an_update_has_the_line_that_does(tmp_path):
     build = trained(tmp_path, lr=lambda step: max(0.0, 1e-3 * (1 - step / 200)))
     twice = {"rate_steps": 2.0, "rate_stepped_at": ["train.py:44", "train.py:90"]}

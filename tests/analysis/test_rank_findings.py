@@ -373,20 +373,37 @@ def exchanging(path, calls):
     return found(exchanged(path, calls))["CR06"]
 
 
-def exchanged(path, calls):
+def exchanged(path, calls, comm=9.0):
     """Their record."""
     build = Builder(path)
     for rank in range(2):
         build.hello(rank, world_size=2, parallel={"backend": "gloo"})
         entries = []
         for step in range(80):
-            build.step(rank, forward=6.0, backward=12.0, comm=9.0)
+            build.step(rank, forward=6.0, backward=12.0, comm=comm)
             for n, (op, size) in enumerate(calls if step < 40 else ()):
                 seq, created_ns = len(entries), build.clock[rank] - 8_000_000 + 1000 * n
                 entry = {"group": "0", "seq": seq, "op": f"gloo:{op}", "bytes": size}
                 entries.append({**entry, "created_ns": created_ns, "p2p": False})
         build.event("flight_recorder", rank=rank, entries=entries)
     return build
+
+
+@pytest.mark.parametrize(
+    ("calls", "by_hand", "severity"),
+    [
+        ([("all_reduce", 2_500_000)] * 2, True, "info"),
+        ([("all_reduce", 2_500_000)] * 2, False, "medium"),
+        ([("all_reduce", 250_000)] * 20, True, "medium"),
+    ],
+)
+def test_gradients_that_are_summed_once_by_hand_on_cpus(tmp_path, calls, by_hand, severity):
+    build = exchanged(tmp_path / "r", calls, comm=6.0)
+    if by_hand:
+        for rank in range(2):
+            build.event("replica", rank=rank, pid=1, update=10, parameters=7, by_hand=True)
+    (comm,) = [one for one in evaluate(build.open()) if one.id == "CR06"]
+    assert comm.severity == severity
 
 
 @pytest.mark.parametrize(

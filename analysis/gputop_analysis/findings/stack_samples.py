@@ -62,6 +62,7 @@ _NO_OPERATORS = (
     "|autocast"
 )
 _TENSOR_CALL = re.compile(rf"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:{_NO_OPERATORS})\b)\w+\(")
+_ON_GRADIENTS = re.compile(r"^(?!.*\.(?:cpu|numpy)\().*\.grad\b(?!\s*(?:is|for)\b)")
 _MAKES_TENSOR = re.compile(r"\b(?:as_)?tensor\(")
 _LOOP = re.compile(r"\bfor\b")
 _MAKES_LOSS = re.compile(r"^\s*\w*loss\w*\s*\+?=[^=]")
@@ -131,8 +132,11 @@ class PlacedSample:
 
     @property
     def calls_tensors(self) -> bool:
-        """Whether a line calls torch, as a loss does, and was seen between two such calls."""
-        return bool(_TENSOR_CALL.search(self.code)) and not _LOOP.search(self.code)
+        """Whether a line calls torch, as a loss does, or changes gradients, and was seen between
+        two such calls.
+        """
+        calls = _TENSOR_CALL.search(self.code) or _ON_GRADIENTS.search(self.code)
+        return bool(calls) and not _LOOP.search(self.code)
 
     @property
     def in_trainer(self) -> bool:

@@ -228,6 +228,10 @@ class LoaderFacts(OfClass, total=False):
     """Of several ranks: the first line of the dataset's class that makes or seeds a generator of
     random numbers.
     """
+    rank_asked_at: Line
+    """Of several ranks: where the script asks the environment for a rank that is not set, and takes
+    another number.
+    """
     collate_fn: Line
     site: Line
     """Where it is built."""

@@ -11,6 +11,7 @@ from gputop_agent.description import (
     describe_process,
     dice,
     horizon,
+    rank_names,
 )
 from gputop_agent.runtime import guard, shapes, source, transport
 from gputop_agent.runtime.living import alive
@@ -222,8 +223,11 @@ def _compile():
 
 def _in_use(loader):
     """A loader's description, and what is known of it since it feeds the training."""
-    dice_at = guard.attempt(_dice) if session.world_size > 1 else None
-    return dict(loader, loop=batch.facts.site, inside=list(batch.facts.inside), dice_at=dice_at)
+    fields = dict(loader, loop=batch.facts.site, inside=list(batch.facts.inside))
+    if session.world_size > 1:
+        fields["dice_at"] = guard.attempt(_dice)
+        fields["rank_asked_at"] = guard.attempt(rank_names.asked_in_vain_at)
+    return fields
 
 
 def _dice():

@@ -28,6 +28,11 @@ def place_matching(pattern):
     return place_of(_lines_where(re.compile(pattern).search))
 
 
+def place_where(is_wanted):
+    """The same of the lines of which a function says so, comments left out; not remembered."""
+    return place_of(_lines_where(is_wanted))
+
+
 @lru_cache(maxsize=4)
 def place_run_later(pattern):
     """The same of these lines that no ``__init__`` has: a training that goes on runs others."""

@@ -183,16 +183,18 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
     alike, taken = sum(common[rank] for rank in same), sum(len(prints[rank]) for rank in same)
     names = ", ".join(map(str, same[:8])) + (f" and {len(same) - 8} more" if len(same) > 8 else "")
     run = Facts(view, same[0])
-    dice_at = _dice_at(view, same)
+    dice_at, asked_at = _dice_at(view, same), run.loader.get("rank_asked_at")
     return spec.make(
         severity="high",
         title=f"ranks {names} train on the same batches",
         evidence=f"{alike} of {taken} different batches whose fingerprints were taken were seen "
         f"on another rank too; sampler {run.loader.get('sampler') or 'not known'} of the loader"
-        f"{loader_place(run)}",
+        f"{loader_place(run)}"
+        + (f"; {asked_at} asks for a rank that the environment does not have" if asked_at else ""),
         fix=_rolled_alike(dice_at)
         if dice_at
         else (
+            *_asked_in_vain(asked_at),
             *_shared_out_alike(run),
             Option(
                 f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and "
@@ -208,7 +210,7 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
             Option("give each rank samples of its own", last=True),
         ),
         rank=None,
-        site=dice_at or run.loader.get("sampler_at") or loader_site(run),
+        site=dice_at or asked_at or run.loader.get("sampler_at") or loader_site(run),
         confidence=0.95,
         proof=Proof(
             statistic="batches seen on another rank too / batches whose fingerprints were taken",
@@ -248,6 +250,15 @@ def _rolled_alike(dice_at: str) -> tuple[Option, ...]:
             "of the sample: the sampler deals each rank others, but they are made by chance that "
             "begins alike"
         ),
+    )
+
+
+def _asked_in_vain(asked_at: str | None) -> tuple[str, ...]:
+    if not asked_at:
+        return ()
+    return (
+        f"take the rank at {asked_at} from torch.distributed.get_rank(): the variable it asks for "
+        "is not set here, so that all ranks have the same one",
     )
 
 

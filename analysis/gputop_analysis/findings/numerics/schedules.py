@@ -175,7 +175,8 @@ PEAK_RECORDS = 1500
     cause="compute",
     trigger="the learning rate of all groups is 0, negative or below 2^-24 of the largest it was, "
     f"for the last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run, or below 2^-13 of it "
-    f"for the last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the run (medium); or that of "
+    f"for the last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the newest optimizer's "
+    "(medium); or that of "
     f"groups with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, "
     "20 steps or more apart, while others learn (medium); or OneCycleLR or CyclicLR is stepped "
     f"once in {RARELY} updates or more (medium); or torch has warned that the scheduler steps "
@@ -199,7 +200,8 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         least_steps = max(ZERO_STEPS, ZERO_SHARE * gone.last_step) if gone else 0
         if gone is None or gone.steps < least_steps:
             gone = _vanished(view, rank, FADED)
-            least_steps = max(FADED_STEPS, FADED_SHARE * gone.last_step) if gone else 0
+            of_stage = gone.last_step - _stage_begins(view, rank) if gone else 0
+            least_steps = max(FADED_STEPS, FADED_SHARE * of_stage)
         if gone is None or gone.steps < least_steps:
             continue
         value = "0" if gone.now == 0 else f"{gone.now:.2g}"
@@ -254,6 +256,11 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _resting(view, spec) or rarely_stepped(view, spec) or _misordered(view, spec)
+
+
+def _stage_begins(view: RunView, rank: int) -> int:
+    """The step at which the newest optimizer began, as that of a student after its teacher's."""
+    return max((event["step"] for event in told(view, "optimizer_begins").get(rank, ())), default=0)
 
 
 def _stepped_often(view: RunView, rank: int) -> tuple[float, list[str]]:

@@ -123,7 +123,7 @@ def called_options(
         words = f"stack what is sent{at}: {called.small:.0f} small messages a step could be few"
         spared = (1 - FEW_MESSAGES / called.messages) * exposed_ms
         options.append(Option(words, wins_ms=spared))
-    if called.tiny > 0.5 and not _sums_gradients(run):
+    if called.tiny > 0.5 and not sums_gradients(run):
         words = f"send what is a number or two{at} {seldom}"
         spared = (1 - 1 / RARER) * called.tiny / called.messages * exposed_ms
         options.append(Option(words, wins_ms=spared))
@@ -148,7 +148,7 @@ def _makes_whole(run: Facts) -> bool:
     return of_full_tensor > total(samples) / 2
 
 
-def _sums_gradients(run: Facts) -> bool:
+def sums_gradients(run: Facts) -> bool:
     """Whether what the script sends are gradients, small ones as well."""
     return any(event.get("by_hand") for event in run.view.events("replica"))
 

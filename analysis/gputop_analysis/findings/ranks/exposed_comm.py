@@ -21,6 +21,7 @@ from gputop_analysis.findings.ranks.comm_options import (
     called_options,
     comm_options,
     explain_the_time,
+    sums_gradients,
     volume_ms,
 )
 from gputop_analysis.findings.registry import Spec, finding
@@ -127,9 +128,10 @@ _OF_MESSAGES = (
     silent=(
         "one rank; a straggler, whose cost is counted there; a pipeline, where "
         "waiting is the bubble (CR13); only an info where ranks hold parts of one model and "
-        f"exchange values in at most {FEW_MESSAGES} collectives a step, or send to one another by "
-        "the script's own calls, as stages of a pipeline made by hand do, and wait no more than "
-        "its largest bubble (all but one of n ranks: 1 - 1/n)"
+        f"exchange values in at most {FEW_MESSAGES} collectives a step, or sum gradients by hand "
+        f"on CPUs in as many and for at most {percent(MUCH_EXPOSED)} of the step, or send to one "
+        "another by the script's own calls, as stages of a pipeline made by hand do, and wait no "
+        "more than its largest bubble (all but one of n ranks: 1 - 1/n)"
     ),
     traps="waiting for a slow rank: the minimum over ranks leaves that out",
     seen_on=CPU,
@@ -157,7 +159,7 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     steps = f"{len(least_ms):,} steps or groups of steps"
     by_messages = wait.by_script and passes_messages(view)
     return spec.make(
-        severity=_severity(wait, ms, by_messages, called),
+        severity=_severity(run, wait, ms, called, by_messages=by_messages),
         title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "
         "ms, on every rank",
         evidence=f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step "
@@ -423,13 +425,26 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _severity(wait: _LeastWait, ms: Interval, by_messages: bool, called: Called | None) -> Severity:
+def _severity(
+    run: Facts, wait: _LeastWait, ms: Interval, called: Called | None, *, by_messages: bool
+) -> Severity:
     largest_bubble = 1 - 1 / wait.ranks  # of a pipeline, with one micro-batch a step
     if by_messages and ms.low <= largest_bubble * wait.wall_ms:
         return "info"
     if called and called.exchanged > MOSTLY_EXCHANGED and called.messages <= FEW_MESSAGES:
         return "info"
-    return "high" if ms.low > MUCH_EXPOSED * wait.wall_ms else "medium"
+    much = ms.low > MUCH_EXPOSED * wait.wall_ms
+    if wait.by_script and sums_gradients(run) and _is_once_on_cpus(run, called) and not much:
+        return "info"
+    return "high" if much else "medium"
+
+
+def _is_once_on_cpus(run: Facts, called: Called | None) -> bool:
+    """Whether the script sends a few messages an update from CPU to CPU, which take cores that the
+    training needs, whenever they are sent.
+    """
+    few = called is not None and called.messages <= FEW_MESSAGES
+    return few and "gloo" in str(run.parallel.get("backend")) and not run.on_gpu
 
 
 def _messages(called: Called | None) -> str:
