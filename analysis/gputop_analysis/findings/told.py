@@ -76,6 +76,11 @@ def on_ranks(
     return first
 
 
+def stage_begins(view: RunView, rank: int) -> int:
+    """The step at which the newest optimizer began, as that of a student after its teacher's."""
+    return max((event["step"] for event in told(view, "optimizer_begins").get(rank, ())), default=0)
+
+
 def spread(ranks: list[int]) -> list[int]:
     """All ranks, or 64 evenly spread ones: enough for what the code of all ranks does alike."""
     return ranks[:: max(1, -(-len(ranks) // SPREAD_RANKS))]

@@ -11,6 +11,7 @@ from gputop_analysis.findings.numerics.wrong_habits import schedule_site
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import stage_begins
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
@@ -68,6 +69,7 @@ def rate_swings(view: RunView, spec: Spec) -> Finding | None:
     """CosineAnnealingLR goes back up after T_max calls; often it is stepped by batch, not epoch."""
     for rank in view.ranks[:1]:
         rows = view.record.steps(rank)
+        rows = rows[np.searchsorted(rows["step"], stage_begins(view, rank)) :]
         rates = np.asarray(rows["lr"], np.float64)
         swing = swing_of(np.asarray(rows["step"], np.int64), rates)
         if swing is None:

@@ -17,7 +17,7 @@ from gputop_analysis.findings.numerics.wrong_habits import optimizer_site, sched
 from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import parameter_names, told
+from gputop_analysis.findings.told import parameter_names, stage_begins, told
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
@@ -200,7 +200,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         least_steps = max(ZERO_STEPS, ZERO_SHARE * gone.last_step) if gone else 0
         if gone is None or gone.steps < least_steps:
             gone = _vanished(view, rank, FADED)
-            of_stage = gone.last_step - _stage_begins(view, rank) if gone else 0
+            of_stage = gone.last_step - stage_begins(view, rank) if gone else 0
             least_steps = max(FADED_STEPS, FADED_SHARE * of_stage)
         if gone is None or gone.steps < least_steps:
             continue
@@ -256,11 +256,6 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _resting(view, spec) or rarely_stepped(view, spec) or _misordered(view, spec)
-
-
-def _stage_begins(view: RunView, rank: int) -> int:
-    """The step at which the newest optimizer began, as that of a student after its teacher's."""
-    return max((event["step"] for event in told(view, "optimizer_begins").get(rank, ())), default=0)
 
 
 def _stepped_often(view: RunView, rank: int) -> tuple[float, list[str]]:

@@ -4,7 +4,7 @@ import sys
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
-from gputop_agent.runtime import modes, wrapped
+from gputop_agent.runtime import late, modes, wrapped
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import graph_origin
 from gputop_agent.watchers.memory import keepers
@@ -13,6 +13,7 @@ _MAX_VALUES = 1 << 24  # that are read of one data set
 _MAX_ITEMS = 20_000  # of lists and dicts
 _DEPTH = 3  # of lists in lists
 _COLLECTIONS = (list, tuple, dict, OrderedDict, defaultdict)
+_MAX_OBJECTS, _MAX_SMALL = 64, 1 << 16
 _MAX_HELD = 4  # objects of the user's in a data set
 
 
@@ -37,6 +38,41 @@ def of_dataset(dataset: Any):
             if reader.has_bad(value):
                 return DataHolder(type(holder), attribute)
     return None
+
+
+@modes.unseen
+def of_objects(objects, attributes):
+    """The same of objects of the user's, among attributes of these names: tensors with infinities
+    and without NaN, as a state that the training carries on is NaN since, and no cause.
+    """
+    for holder in objects:
+        for attribute in attributes:
+            value = (getattr(holder, "__dict__", None) or {}).get(attribute)
+            if isinstance(value, session.torch.Tensor) and _is_infinite(value):
+                return DataHolder(type(holder), attribute)
+    return None
+
+
+def _is_infinite(tensor):
+    is_in_reach = tensor.is_cpu and late.is_plain(tensor) and tensor.numel() <= _MAX_VALUES
+    return is_in_reach and bool(tensor.isinf().any()) and not bool(tensor.isnan().any())
+
+
+def objects_of(owners):
+    """``[("self", object)]``: objects of the user's and those that they hold, each once."""
+    found = {}
+    for owner in owners:
+        held = list((getattr(owner, "__dict__", None) or {}).values())
+        for value in (owner, *filter(keepers.is_the_users, held[:_MAX_ITEMS])):
+            found[id(value)] = ("self", value)
+    return list(found.values())[:_MAX_OBJECTS]
+
+
+@modes.unseen
+def is_without_zero(tensor):
+    """Whether a small tensor in reach has no zero."""
+    is_small = tensor.is_cpu and 0 < tensor.numel() <= _MAX_SMALL
+    return is_small and late.is_plain(tensor) and bool((tensor != 0).all())
 
 
 def _with_parts(dataset):

@@ -26,13 +26,14 @@ _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 
 
 class Unread(NamedTuple):
-    """An operation that was given what is not finite, and where its source is still to be read."""
+    """An operation, and where the source of what it was given is still to be read."""
 
     step: int
     fields: "dict[str, str]"
     lines: "tuple[Any, Any]"
     """Files and lines of the model's call and of the operation's own."""
     layer: str
+    was_given: bool
     owners: "list[tuple[str, Any]]"
     """Names and objects of the user's classes that the running functions knew."""
 
@@ -124,12 +125,10 @@ def before_backward(loss):
     if calling is None:
         return
     fields = {"operation": nodes[place].name, "site": source.place(*calling)}
-    if search.was_given:
-        owners = [pair for pair in keepers.users_variables() if keepers.is_the_users(pair[1])]
-        places = (calling, innermost)
-        search.unread.append(Unread(search.step, fields, places, search.layer, owners))
-    else:
-        transport.send_event("nan_place", step=search.step, **fields)
+    owners = [pair for pair in keepers.users_variables() if keepers.is_the_users(pair[1])]
+    places = (calling, innermost)
+    unread = Unread(search.step, fields, places, search.layer, search.was_given, owners)
+    search.unread.append(unread)
 
 
 def tell():
@@ -138,7 +137,7 @@ def tell():
     """
     while search.unread:
         unread = search.unread.popleft()
-        fields = dict(unread.fields, **_suspect(unread.lines, unread.layer, unread.owners))
+        fields = dict(unread.fields, **_suspect(unread))
         transport.send_event("nan_place", step=unread.step, **fields)
 
 
@@ -176,10 +175,13 @@ def _guilty(graph):
     return guilty
 
 
-def _suspect(lines, layer, owners):
+def _suspect(unread):
     """What may have made the value: on the way to the model's call, or within its forward."""
-    for file, line in dict.fromkeys(lines):
-        made = nan_source.of_call(file, line, layer, owners)
+    for file, line in dict.fromkeys(unread.lines):
+        if unread.was_given:
+            made = nan_source.of_call(file, line, unread.layer, unread.owners)
+        else:
+            made = nan_source.of_attribute(file, line, unread.owners)
         if made is not None:
             fields = {"suspect_at": made.site}
             if made.operation:

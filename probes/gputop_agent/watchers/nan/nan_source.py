@@ -75,12 +75,19 @@ def of_call(file, line, layer="", owners=()):
         owners: ``[(name, object)]`` of the user's that running functions know: where what is
             divided by is an attribute of theirs, it is asked whether that is a number.
     """
+    objects = held_values.objects_of(owner for _, owner in owners)
+    of_function = _flow_into(file, line, callers=0, layer=layer)
     ways = (
-        _flow_into(file, line, callers=0, layer=layer),  # of its own function
+        _called_in(file, line, layer),
+        of_function,
         _flow_into(file, line, layer=layer),
         _samples(),
     )
-    candidates = [*(_likeliest(parts, owners, is_told_alone=False) for parts in ways), _in_data()]
+    candidates = [
+        *(_likeliest(parts, [*owners, *objects], is_told_alone=False) for parts in ways),
+        _in_data(),
+        _in_objects(of_function, [held for _, held in objects]),
+    ]
     surest = min(filter(None, candidates), key=lambda place: place.tier, default=None)
     return surest if surest is not None and surest.site else None
 
@@ -305,13 +312,44 @@ def _of_function(function):
     return [] if around is None else [SourcePart(code.co_filename, around)]
 
 
+def of_attribute(file, line, owners):
+    """The same of an infinity that flows into the line out of an object's attribute."""
+    objects = held_values.objects_of(owner for _, owner in owners)
+    return _in_objects(_flow_into(file, line, callers=0), [held for _, held in objects])
+
+
+def _called_in(file, line, layer):
+    """The bodies of the user's functions and methods that a line calls, if no layer."""
+    calls = [node for node in syntax.nodes(file) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if syntax.has_line(call, line)]
+    names = {syntax.called_name(call) for call in calls}
+    if names & {*layer.split("."), *_RUN_BY_CALL}:
+        return []
+    bodies = []
+    for call in calls:
+        is_method = isinstance(call.func, ast.Attribute)
+        defined = _defined(file, syntax.called_name(call), in_class=is_method)
+        bodies += defined if len(defined) == 1 else []
+    return bodies
+
+
 def _in_data():
-    """Where values not finite that the data set was seen to hold come from: the likeliest line to
-    make them of what flows into its attribute, else the one that fills it; None without either.
-    """
+    """The same of what the data set holds."""
     iterator, _, _ = batch_origin.current()
     dataset = vars(iterator).get("_dataset") if iterator is not None else None
-    holder = held_values.of_dataset(dataset)
+    return _in_attribute(held_values.of_dataset(dataset))
+
+
+def _in_objects(parts, objects):
+    """The same of the attributes that these parts of source name."""
+    attributes = {name.partition(".")[2] for part in parts for name in _names(part.node)}
+    return _in_attribute(held_values.of_objects(objects, attributes - {""}))
+
+
+def _in_attribute(holder):
+    """Where values not finite that an object was seen to hold come from: the likeliest line to
+    make them of what flows into its attribute, else the one that fills it; None without either.
+    """
     if holder is None:
         return None
     held_in = "%s.%s" % (holder.kind.__name__, holder.attribute)
@@ -502,7 +540,7 @@ def _judged(node, owners):
     if isinstance(node, (ast.BinOp, ast.AugAssign)):
         right = node.right if isinstance(node, ast.BinOp) else node.value
         if isinstance(node.op, ast.Div) and not _is_constant(right):
-            is_safe = _is_kept_off(right) or _is_a_number_of(owners, right)
+            is_safe = _is_kept_off(right) or _has_no_zero(owners, right)
             return (GUARDED if is_safe else LIKELY), "div"
         if isinstance(node.op, ast.Pow) and not _is_whole(right):
             base = node.left if isinstance(node, ast.BinOp) else node.target
@@ -543,9 +581,13 @@ def _is_constant(node):
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("len", "float", "int")
 
 
-def _is_a_number_of(owners, node):
-    """Whether it is ``self.x`` or ``config.x.y`` of one of them, and a number but 0."""
+def _has_no_zero(owners, node):
+    """Whether it is ``self.x``, ``self.x[i]`` or ``config.x.y`` of one of them, and a number but 0,
+    or a small tensor without one.
+    """
     path = []
+    while isinstance(node, ast.Subscript):
+        node = node.value
     while isinstance(node, ast.Attribute):
         path.append(node.attr)
         node = node.value
@@ -554,7 +596,10 @@ def _is_a_number_of(owners, node):
     candidates = [value for name, value in owners if name == node.id]
     for attribute in reversed(path):
         candidates = [_own(value, attribute) for value in candidates]
-    return any(type(value) in (int, float) and value for value in candidates)
+    if any(type(value) in (int, float) and value for value in candidates):
+        return True
+    tensors = [value for value in candidates if isinstance(value, session.torch.Tensor)]
+    return bool(tensors) and all(map(held_values.is_without_zero, tensors))
 
 
 def _own(value, attribute):
