@@ -457,3 +457,62 @@ class Pictures:
     (tmp_path / "train.py").write_text("for x in batches:\n    net(x)\n")
     told = nan_source.of_call(str(tmp_path / "train.py"), 2)
     assert told is not None and told.site.endswith(f":{line_with('# collated', source)}")
+
+
+OF_HEAT = """
+import torch
+
+
+class Noise:
+    def weight(self, level):
+        ratio = (self.signal[level] / self.noise[level]) ** 2  # without a zero
+        return ratio.clamp(max=5) / ratio  # with one
+
+
+class Trainer:
+    def learn(self, each, level):
+        each = each / each.sum()  # of the line's own names
+        total = (self.noise.weight(level) * each).mean()  # calls
+        scores = self.model(each)
+        scores = scores - self.frequencies[level]
+        return torch.nn.functional.cross_entropy(scores, level)  # given
+
+    def count(self, counts):
+        self.frequencies = (counts / counts.sum()).log()  # held
+"""
+
+
+@pytest.fixture
+def heat(tmp_path, monkeypatch):
+    """A trainer with its noise, and the path of their source."""
+    monkeypatch.setattr(session, "torch", torch)
+    path = tmp_path / "heat.py"
+    path.write_text(OF_HEAT)
+    space: dict[str, Any] = {"__name__": "heat"}
+    exec(compile(OF_HEAT, str(path), "exec"), space)
+    trainer = space["Trainer"]()
+    trainer.noise = space["Noise"]()
+    trainer.noise.signal, trainer.noise.noise = torch.tensor([1.0, 0.0]), torch.tensor([0.1, 1.0])
+    monkeypatch.setattr(
+        held_values.keepers, "is_the_users", lambda one: type(one).__module__ == "heat"
+    )
+    return trainer, str(path)
+
+
+def test_a_function_that_the_line_calls_is_likelier_and_a_divisor_without_zero_is_not(heat):
+    trainer, path = heat
+    told = nan_source.of_call(path, line_with("# calls", OF_HEAT), "", [("self", trainer)])
+    assert told is not None and told.site.endswith(f":{line_with('# with one', OF_HEAT)}")
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_told"), [([3.0, 0.0], True), ([3.0, 1.0], False), ([float("nan"), 1.0], False)]
+)
+def test_an_infinity_that_an_object_holds_is_followed_to_where_it_is_made(heat, counts, is_told):
+    trainer, path = heat
+    trainer.count(torch.tensor(counts))
+    told = nan_source.of_attribute(path, line_with("# given", OF_HEAT), [("self", trainer)])
+    assert (told is not None) is is_told
+    if told:
+        assert told.site.endswith(f":{line_with('# held', OF_HEAT)}")
+        assert told.held_in == "Trainer.frequencies"
