@@ -18,8 +18,9 @@ from gputop_agent.timing.evaluations import modes
 MAX_MODULES = 2000
 SURE_LOOKS = 2
 SURE_STEPS = 2  # with an evaluation in training mode
-_SETS_EVAL = r"\.eval\(\)|\.train\((mode=)?False\)"
-_PUTS_IN_EVAL = r"^\s*[\w.\[\]]+\.(eval\(\)|train\((mode=)?False\))"  # as a statement
+# what is frozen in the same line is another network, as a teacher
+_SETS_EVAL = r"^(?!.*requires_grad).*(\.eval\(\)|\.train\((mode=)?False\))"
+_PUTS_IN_EVAL = r"^(?!.*requires_grad)\s*[\w.\[\]]+\.(eval\(\)|train\((mode=)?False\))"
 _LOADS_IN_EVAL = r"\.from_pretrained\("
 NEVER = -1  # trained in training mode
 
