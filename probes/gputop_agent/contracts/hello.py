@@ -228,6 +228,8 @@ class LoaderFacts(OfClass, total=False):
     """Of several ranks: the first line of the dataset's class that makes or seeds a generator of
     random numbers.
     """
+    looped_at: Line
+    """The first loop in the ``__iter__`` of an IterableDataset of the user's."""
     rank_asked_at: Line
     """Of several ranks: where the script asks the environment for a rank that is not set, and takes
     another number.

@@ -4,7 +4,8 @@ import multiprocessing
 import re
 import sys
 
-from gputop_agent.runtime import frames, interrupts, modes, source, wrapped
+from gputop_agent.description import sample_loop
+from gputop_agent.runtime import frames, guard, interrupts, modes, source, wrapped
 
 _OF_RANKS = ("DistributedSampler", "StatefulDistributedSampler")
 
@@ -37,6 +38,7 @@ def describe_loader(loader, site=None):
         "sampler_at": source.place_with(sampler + "(") if sampler in _OF_RANKS else None,
         "own_sampler_at": _made_at(own_sampler) if own_sampler else None,
         "sampler_rank": _rank_of(getattr(loader, "sampler", None), batch_sampler),
+        "looped_at": guard.attempt(lambda: sample_loop.looped_at(dataset)) if iterable else None,
         "collate_fn": getattr(collate, "__name__", type(collate).__name__),
         "length": None if iterable else _length(batch_sampler),
         "site": site,

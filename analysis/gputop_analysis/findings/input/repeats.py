@@ -59,7 +59,7 @@ def repeating_workers(view: RunView, spec: Spec) -> Finding | None:
                 "or give each worker files of its own in a worker_init_fn",
             ),
             rank=everybody(view),
-            site=loader_site(run),
+            site=run.loader.get("looped_at") or loader_site(run),
             confidence=0.95,
             proof=Proof(
                 statistic="batches that are the same as the one right before them / batches "
