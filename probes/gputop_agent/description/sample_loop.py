@@ -7,8 +7,8 @@ from gputop_agent.runtime import frames, source, syntax
 
 
 def looped_at(dataset):
-    """``"data.py:9"``, the first loop of its ``__iter__`` over something, or where that begins; None
-    where a package has it.
+    """``"data.py:9"``, the first loop over something in its ``__iter__``, or where that begins;
+    None where a package has it.
     """
     method = inspect.getattr_static(type(dataset), "__iter__", None)
     code = getattr(method, "__code__", None)
