@@ -670,6 +670,31 @@ def test_what_only_a_hand_can_have_changed_is_named(tmp_path, parted, site):
     assert ("only Net.codes differed then, of 3" in differ.evidence) is (site is not None)
 
 
+@pytest.mark.parametrize(
+    ("parted", "named"), [(["table", "bias"], "table and bias"), (["table", "bias", "head"], None)]
+)
+def test_parameters_that_a_sum_by_hand_leaves_out(tmp_path, parted, named):
+    build, names = trained(tmp_path, steps=150, ranks=2), ["table", "bias", "head"]
+    for rank in range(2):
+        for update in (10, 11, 50, 51, 100, 101):
+            each = [update + 7 * rank * (name in parted and update > 10) for name in names]
+            build.event(
+                "replica",
+                rank=rank,
+                pid=rank + 1,
+                update=update,
+                group=2,
+                parameters=sum(each),
+                each=each,
+                names=names,
+                by_hand=True,
+                summed_in_part_at="train.py:31",
+            )
+    differ = found(build)["NU09"]
+    assert differ.site == ("train.py:31" if named else None)
+    assert (f"{named} is left out" in differ.fix) is (named is not None)
+
+
 def test_ranks_that_sum_gradients_themselves_and_drift_apart(tmp_path):
     build = trained(tmp_path, steps=150, ranks=3)
     parts = lambda rank, update: update + 7 * (rank == 1 and update >= 50)  # noqa: E731

@@ -306,6 +306,10 @@ class Replica(TypedDict, total=False):
     """There is no DDP: the ranks sum the gradients of all parameters themselves."""
     made_at: Line
     """The only line of the script that makes the model, of replicas by hand."""
+    summed_in_part_at: Line
+    """There is no DDP, and the ranks sum fewer values themselves than have gradients: a line that
+    does it, empty where it was not seen.
+    """
     unsynced_at: Line
     """The last backward before the update ran inside of ``no_sync()``: the only line that calls it;
     empty where there are several.

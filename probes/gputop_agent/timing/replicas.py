@@ -21,6 +21,7 @@ from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
 
 FIRST = (10, 50, 100, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000)
 PERIOD = 5000
+LEAST_SUMMED, SUMMED_PART = 1000, 0.1  # values a step, and of all that have gradients
 MAX_TENSORS, MAX_VALUES, MAX_NAMES, MAX_MODULES = 32, 256, 3, 5000
 _SEEDS = r"(?<![\w.])(manual_seed|set_seed|seed_everything|fix_seed\w*)\(|accelerator\.set_seed\("
 
@@ -102,8 +103,11 @@ def _look(update):
         if last_backward.sums is False:
             facts["unsynced_at"] = source.place_matching(r"\.no_sync\(|_grad_sync *=") or ""
     else:
-        replica = outside if _are_summed(outside) else []
+        in_part = _are_summed_in_part(outside)
+        replica = outside if in_part or _are_summed(outside) else []
         facts = {"group": session.world_size, "by_hand": True, "made_at": _model_line()}
+        if in_part:
+            facts["summed_in_part_at"] = gradient_sums.sums.site or ""
     if not replica:
         return
     values = late.Late()
@@ -189,8 +193,23 @@ def _are_summed(parameters):
     """Whether the ranks have summed as many values as these have gradients, in the step that
     ends. Where these have been cleared already, as many as they are themselves.
     """
+    return 0 < _values_with_gradients(parameters) <= gradient_sums.sums.of_step
+
+
+def _are_summed_in_part(parameters):
+    """Whether they have summed fewer, but too many for figures: some parameters were left out. Not
+    where ranks may hold parts of one model.
+    """
+    sums = gradient_sums.sums
+    if sums.in_model or session.exchange_seen or sums.of_step < LEAST_SUMMED:
+        return False
+    wanted = _values_with_gradients(parameters)
+    return SUMMED_PART * wanted <= sums.of_step < wanted
+
+
+def _values_with_gradients(parameters):
     graded = [parameter for parameter in parameters if parameter.grad is not None] or parameters
-    return 0 < sum(parameter.numel() for parameter in graded) <= gradient_sums.sums.of_step
+    return sum(parameter.numel() for parameter in graded)
 
 
 def _model_line():

@@ -222,6 +222,9 @@ def _cause(
             single.text,
             single.site,
         )
+    left_out = _left_out(looks, first_unequal)
+    if left_out:
+        return left_out
     edited = _edited_alone(looks, first_unequal)
     if edited:
         return edited
@@ -253,17 +256,40 @@ FEW_EDITED = 0.25
 """Of the parameters, at most: where gradients that differ part them, nearly all differ."""
 
 
+def _left_out(looks: Looks, update: int) -> _Cause | None:
+    """Where the ranks sum the gradients of some parameters by hand, and others differ."""
+    first, names, differ = _differing(looks, update)
+    places = {look["summed_in_part_at"] for look in first if "summed_in_part_at" in look}
+    if not places or not differ or len(differ) == len(names):
+        return None
+    named = " and ".join(parameter_names(differ)[:2])
+    return _Cause(
+        f"sum the gradients of all parameters: {named} is left out",
+        "the ranks sum fewer values a step than have gradients; "
+        f"{len(differ)} of {len(names)} parameters that were compared differed then: {named}",
+        places.pop() or None,
+    )
+
+
+def _differing(looks: Looks, update: int) -> tuple[list[Event], list[str], list[str]]:
+    """The looks after an update, the names of what was compared, and of what differed; no names
+    where the ranks compared other parameters.
+    """
+    first = [event for events in looks.values() for event in events if event["update"] == update]
+    sums = {tuple(look.get("each") or ()) for look in first}
+    names = first[0].get("names") or []
+    if len(sums) < 2 or {len(checksums) for checksums in sums} != {len(names)}:
+        return first, [], []
+    differ = [name for name, *values in zip(names, *sums, strict=True) if len(set(values)) > 1]
+    return first, names, differ
+
+
 def _edited_alone(looks: Looks, update: int) -> _Cause | None:
     """Where few of the parameters differ, which only a hand can have changed: sums of gradients are
     the same for all ranks.
     """
-    first = [event for events in looks.values() for event in events if event["update"] == update]
-    sums = {tuple(look.get("each") or ()) for look in first}
-    names = first[0].get("names") or ()
-    if len(sums) < 2 or {len(checksums) for checksums in sums} != {len(names)}:
-        return None
-    differ = [name for name, *values in zip(names, *sums, strict=True) if len(set(values)) > 1]
-    if len(differ) > max(1, FEW_EDITED * len(names)):
+    first, names, differ = _differing(looks, update)
+    if not names or len(differ) > max(1, FEW_EDITED * len(names)):
         return None
     places = {look["edited_at"][name] for look in first for name in differ if name in _edits(look)}
     named = " and ".join(parameter_names(differ)[:2])
