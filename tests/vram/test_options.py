@@ -20,3 +20,12 @@ def test_a_release_is_read_or_refused():
     for text in ("abc", "4", "new"):
         with pytest.raises(ValueError, match="takes a release"):
             parse("transformers", text)
+
+
+def test_the_allocators_setting_is_kept_as_it_is_written():
+    assert parse("allocator", " expandable_segments:True ") == "expandable_segments:True"
+
+
+@pytest.mark.parametrize("name", ["liger", "cut-cross-entropy", "chunked_nll", "fused"])
+def test_names_of_a_loss_without_whole_logits(name):
+    assert parse("loss", name) == "fused"

@@ -127,7 +127,7 @@ OPTIONS: tuple[SetupOption, ...] = (
         "Memory",
         "choice",
         "plain",
-        "cross-entropy",
+        "cross-entropy; fused makes no whole logits (Liger, TRL's chunked)",
         vocabulary.LOSSES,
         names=spellings.LOSSES,
     ),
@@ -442,6 +442,8 @@ def parse(name: str, value: Any) -> Any:
         return _words(option, text)
     if option.kind == "release":
         return _release(option, str(text or ""))
+    if option.kind == "text":
+        return str(text or "")
     if option.kind == "adapter":
         return peft_config.text_of(str(text or ""))
     return _choice(option, str(text or ""))

@@ -42,7 +42,7 @@ ATTENTIONS = _table(
     )
 )
 CHECKPOINTING = _table((("full", "true yes on 1"), ("none", "false no off 0")))
-LOSSES = _table((("fused", "cce cut-cross-entropy"),))
+LOSSES = _table((("fused", "cce cut-cross-entropy liger chunked-nll chunked-head linear-chunked"),))
 DTYPES = _table(
     (("fp32", "float32 float"), ("bf16", "bfloat16"), ("fp16", "float16 half"), ("fp8", "float8"))
 )
