@@ -2,6 +2,8 @@
 over all ranks between a backward and the end of its step.
 """
 
+from typing import Any
+
 from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import BACKWARD, FORWARD, session
 
@@ -15,7 +17,7 @@ class GradientSums:
     def __init__(self):
         self.are_made = False
         self.in_model = False  # within a forward or backward, as of tensor parallelism
-        self.site = None  # the line of one of the first
+        self.site: Any = None  # the line of one of the first
         self.values = 0
         self.of_step = 0
 
