@@ -24,6 +24,7 @@ NEARLY_SAME = 0.8
 """Of the steps that a rank has sampled, so many that all ranks have are compared one by one."""
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
+AT_LEAST_SEEN = 0.5
 FEW_ARRIVALS, FAR_APART = 4, 0.1
 """Steps in collectives for each step of known arrivals; and part of a step's time."""
 DDP_TIMERS = "DDP's timers"
@@ -114,7 +115,7 @@ def waits(view: RunView) -> Waits | None:
     """Waits of all ranks over the steady common steps; None where no source covers every rank.
 
     Sources, best first: DDP's own logging data, arrival times in the flight recorder unless they
-    are of few steps, time in synchronous collectives.
+    are of few steps or the calls contradict them, time in synchronous collectives.
     """
     common = view.common
     if common is None or len(common) < 10:
@@ -123,9 +124,21 @@ def waits(view: RunView) -> Waits | None:
     if from_ddp is not None:
         return from_ddp
     arrivals, called = _from_arrivals(view, common), in_collectives(common)
-    if arrivals is None or (called is not None and _tells_more(called, arrivals, common)):
-        return called
-    return arrivals
+    if arrivals is None or called is None:
+        return arrivals or called
+    is_better = _tells_more(called, arrivals, common) or _contradicts(called, arrivals)
+    return called if is_better else arrivals
+
+
+def _contradicts(called: Waits, arrivals: Waits) -> bool:
+    """Whether the time in calls, which holds all that ranks wait for one another, shows less than
+    half of what the arrivals say that one rank waits longer than another.
+    """
+    calls_ms, arrivals_ms = called.ms.mean(axis=0), arrivals.ms.mean(axis=0)
+    least, most = int(np.argmin(arrivals_ms)), int(np.argmax(arrivals_ms))
+    apart_ms = float(arrivals_ms[most] - arrivals_ms[least])
+    holds_them = float(calls_ms.max()) >= float(arrivals_ms[most])
+    return holds_them and float(calls_ms[most] - calls_ms[least]) < AT_LEAST_SEEN * apart_ms
 
 
 def _tells_more(called: Waits, arrivals: Waits, common: Aligned) -> bool:

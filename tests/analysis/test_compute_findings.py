@@ -159,6 +159,14 @@ def test_a_student_that_trains_after_its_teacher_is_no_slow_down(tmp_path, at_st
     assert ("CE11" in found(build)) is said
 
 
+@pytest.mark.parametrize(("at_step", "said"), [(200, False), (20, True)])
+def test_a_student_whose_teachers_optimizer_is_gone_is_none_either(tmp_path, at_step, said):
+    build = slowing(tmp_path, "backward", 2.0)
+    t_ns = T0 + at_step * 16 * 10**6
+    build.event("optimizer_begins", t_ns, rank=0, step=at_step, optimizer="SGD")
+    assert ("CE11" in found(build)) is said
+
+
 def test_a_lasting_slow_down_is_named_with_step_phase_and_cost(tmp_path):
     one = found(slowing(tmp_path, "backward", 2.0))["CE11"]
     assert one.title.endswith("since step 200") and "backward grew" in one.evidence

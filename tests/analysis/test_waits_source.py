@@ -32,6 +32,23 @@ def test_a_few_arrivals_give_way_to_ranks_that_part_far_in_collectives(
     assert waits.waits.__wrapped__(view).source == source
 
 
+@pytest.mark.parametrize(
+    ("called_ms", "source"),
+    [((6.0, 6.2), COLLECTIVES), ((2.0, 6.2), ARRIVALS), ((0.1, 0.1), ARRIVALS)],
+    ids=["ranks are in calls as long", "the one that waits is longer", "calls do not hold waits"],
+)
+def test_arrivals_that_the_time_in_calls_contradicts(monkeypatch, called_ms, source):
+    called = Waits(np.tile(called_ms, (200, 1)), RANKS, COLLECTIVES)
+    arrivals = Waits(np.tile([1.0, 5.0], (150, 1)), RANKS, ARRIVALS)
+    common = SimpleNamespace(per_step_ms=lambda _column: np.full((200, 2), 50.0))
+    view = SimpleNamespace(common=SteadySteps(common))
+    monkeypatch.setattr(waits, "_from_ddp", lambda *_: None)
+    monkeypatch.setattr(waits, "_from_arrivals", lambda *_: arrivals)
+    monkeypatch.setattr(waits, "in_collectives", lambda *_: called)
+
+    assert waits.waits.__wrapped__(view).source == source
+
+
 class SteadySteps:
     """Two hundred common steps."""
 

@@ -274,8 +274,11 @@ def regression(view: RunView, rank: int) -> Regression | None:
 
 def _another_trains(view: RunView, rank: int, since_ns: int) -> bool:
     """Whether an optimizer of other parameters made its first update then, as that of a student
-    whose teacher was trained first.
+    whose teacher was trained first, and whose own may be gone.
     """
+    begins = view.events("optimizer_begins", rank=rank)
+    if any(abs(event["t_ns"] - since_ns) <= EARLIER_NS for event in begins):
+        return True
     optimizers_before = 0
     for event in told_optimizers(view, rank):
         count = 1 + len(event["optimizer"].get("others") or ())

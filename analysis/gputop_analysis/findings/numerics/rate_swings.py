@@ -126,15 +126,9 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
         return None
     chosen = np.unique(np.linspace(0, len(rates) - 1, READINGS).astype(int))
     steps, rates = steps[chosen], rates[chosen]
-    span = int(steps[-1] - steps[0])
-    if came_back_once:
-        # a periodogram of one swing has no narrow peak
-        likely = np.linspace(span / 2, 1.2 * span, CANDIDATES)
-    else:
-        periods = np.arange(4, min(LONGEST, span // 2) + 1)
-        if not len(periods):
-            return None
-        likely = periods[np.argsort(_strength(steps, rates, periods))[-CANDIDATES:]]
+    likely = _likely_periods(steps, rates, once=came_back_once)
+    if not len(likely):
+        return None
     near = max(likely, key=lambda period: _explained(steps, rates, period))
     # as many swings as somebody asked for need not be whole steps long
     explained, period = max(
@@ -145,6 +139,15 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     if explained >= needed:
         return Swing(round(period), explained, len(rates))
     return None
+
+
+def _likely_periods(steps: Array, rates: Array, *, once: bool) -> Array:
+    """Those that are fitted: of all by a periodogram, which has no narrow peak for one swing."""
+    span = int(steps[-1] - steps[0])
+    if once:
+        return np.linspace(span / 2, 1.2 * span, CANDIDATES)
+    periods = np.arange(4, min(LONGEST, span // 2) + 1)
+    return periods[np.argsort(_strength(steps, rates, periods))[-CANDIDATES:]]
 
 
 def _between(rates: Array) -> float:
