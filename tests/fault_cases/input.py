@@ -33,7 +33,7 @@ CASES = (
         "IN10",
         "a hundred tensors a batch",
         INPUT,
-        {"FAULT": "many_tensors", "STEPS": 100},
+        {"FAULT": "many_tensors", "STEPS": 200},
         absorbed=("IN01",),
         alone=True,
     ),
