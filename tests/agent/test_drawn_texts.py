@@ -121,8 +121,9 @@ def test_time_that_grows_with_the_length_went_into_tokens_read_before():
     assert growing.again_ns() == pytest.approx(sum(50 * (length - 1) for length in range(5, 15)))
     even = run_of((4, 9_000), *((length, 1_000) for length in range(5, 15)))
     assert even.again_ns() == pytest.approx(0)
-    short = run_of((4, 9_000), *((length, 1_000 * length) for length in range(5, 8)))
-    assert short.again_ns() == 0
+    assert even.is_text
+    judged = run_of(*((46, 1_000 * number) for number in range(12)))
+    assert not judged.is_text and judged.again_ns() == 0
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class DrawnTexts:
 
     def _end_run(self):
         run, self._run = self._run, None
-        if run is not None and run.calls >= MIN_CALLS:
+        if run is not None and run.calls >= MIN_CALLS and run.is_text:
             self._ended.append(run)
             self._sought.append(run.columns)
 
@@ -140,6 +140,12 @@ class _Run:
         return True
 
     @property
+    def is_text(self):
+        """Whether a text was gone on with, and not one batch after another judged."""
+        lengths = [length for length, _ in self._periods]
+        return not self.reads_again or max(lengths) - min(lengths) >= MIN_GROWTH
+
+    @property
     def spent_ns(self):
         """Of all calls but the last, whose end is not seen, and what runs between them."""
         return sum(period_ns for _, period_ns in self._periods)
@@ -150,7 +156,7 @@ class _Run:
         """
         periods = self._periods[1:]
         lengths = [length for length, _ in periods]
-        if max(lengths) - min(lengths) < MIN_GROWTH:
+        if len(set(lengths)) == 1:
             return 0
         mean_length = sum(lengths) / len(lengths)
         mean_ns = sum(period_ns for _, period_ns in periods) / len(periods)
