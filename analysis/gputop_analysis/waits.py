@@ -25,6 +25,7 @@ NEARLY_SAME = 0.8
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
 AT_LEAST_SEEN = 0.5
+"""Of the difference between ranks that arrivals show, by the time in calls."""
 FEW_ARRIVALS, FAR_APART = 4, 0.1
 """Steps in collectives for each step of known arrivals; and part of a step's time."""
 DDP_TIMERS = "DDP's timers"

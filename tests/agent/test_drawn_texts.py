@@ -111,7 +111,7 @@ def test_what_reading_the_whole_text_again_takes(guests, kind):
 def run_of(*periods):
     """A run of calls that read so many tokens and took so many nanoseconds."""
     tokens = torch.zeros(2, 3, dtype=torch.int64)
-    run = drawn_texts._Run(torch.nn.Identity(), tokens)
+    run = drawn_texts._DrawnText(torch.nn.Identity(), tokens)
     run._periods = list(periods)
     return run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.site import Site
 from gputop_analysis.findings.sites import runs_training
@@ -10,6 +12,7 @@ from gputop_analysis.findings.stack_samples import (
     COMPUTE,
     LOOP,
     Path,
+    PlacedSample,
     functions,
     module_samples,
     paths_within,
@@ -58,11 +61,16 @@ def has_package_draw(view: RunView, rank: int, site: Site) -> bool:
     """
     if not Facts(view, rank).acts:
         return False
-    asking = [one for one in samples_of(view, ("forward", *ASKED), rank) if site.site in one.path]
-    between = [one for one in samples_of(view, ("other",), rank) if site.site in one.path]
-    return any(one.package for one in asking) and total(
-        one for one in between if one.package
-    ) > 0.5 * total(between)
+    asking = _below(view, ("forward", *ASKED), rank, site)
+    between = _below(view, ("other",), rank, site)
+    in_package = [sample for sample in between if sample.package]
+    asks = any(sample.package for sample in asking)
+    return asks and total(in_package) > 0.5 * total(between)
+
+
+def _below(view: RunView, phases: Sequence[str], rank: int, site: Site) -> list[PlacedSample]:
+    """Samples of phases at a place, or below it."""
+    return [sample for sample in samples_of(view, phases, rank) if site.site in sample.path]
 
 
 def calls_modules(view: RunView, rank: int, site: Site) -> bool:

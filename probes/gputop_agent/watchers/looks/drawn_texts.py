@@ -66,7 +66,7 @@ class DrawnTexts:
                 self._read_matches()
         elif self._run is None or not self._run.goes_on(module, tokens):
             self._end_run()
-            self._run = _Run(module, tokens)
+            self._run = _DrawnText(module, tokens)
 
     def fields(self):
         """Fields of the event, of the steps after the look before."""
@@ -109,7 +109,7 @@ class DrawnTexts:
         self._compared += 1
 
 
-class _Run:
+class _DrawnText:
     """Calls of one network, each for one token more of the same texts."""
 
     def __init__(self, module, tokens):

@@ -4,7 +4,7 @@ import sys
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
-from gputop_agent.runtime import late, modes, wrapped
+from gputop_agent.runtime import late, modes, variables, wrapped
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.graphs import graph_origin
 from gputop_agent.watchers.memory import keepers
@@ -47,7 +47,7 @@ def of_objects(objects, attributes):
     """
     for holder in objects:
         for attribute in attributes:
-            value = (getattr(holder, "__dict__", None) or {}).get(attribute)
+            value = variables.attributes(holder).get(attribute)
             if isinstance(value, session.torch.Tensor) and _is_infinite(value):
                 return DataHolder(type(holder), attribute)
     return None
@@ -60,12 +60,12 @@ def _is_infinite(tensor):
 
 def objects_of(owners):
     """``[("self", object)]``: objects of the user's and those that they hold, each once."""
-    found = {}
+    objects = {}
     for owner in owners:
-        held = list((getattr(owner, "__dict__", None) or {}).values())
-        for value in (owner, *filter(keepers.is_the_users, held[:_MAX_ITEMS])):
-            found[id(value)] = ("self", value)
-    return list(found.values())[:_MAX_OBJECTS]
+        values = list(variables.attributes(owner).values())
+        for value in (owner, *filter(keepers.is_the_users, values[:_MAX_ITEMS])):
+            objects[id(value)] = ("self", value)
+    return list(objects.values())[:_MAX_OBJECTS]
 
 
 @modes.unseen

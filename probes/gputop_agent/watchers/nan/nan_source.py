@@ -313,7 +313,7 @@ def _of_function(function):
 
 
 def of_attribute(file, line, owners):
-    """The same of an infinity that flows into the line out of an object's attribute."""
+    """The ``Made`` of an infinity that flows into the line out of an object's attribute."""
     objects = held_values.objects_of(owner for _, owner in owners)
     return _in_objects(_flow_into(file, line, callers=0), [held for _, held in objects])
 
@@ -334,14 +334,14 @@ def _called_in(file, line, layer):
 
 
 def _in_data():
-    """The same of what the data set holds."""
+    """Where what the data set holds that is not finite comes from."""
     iterator, _, _ = batch_origin.current()
     dataset = vars(iterator).get("_dataset") if iterator is not None else None
     return _in_attribute(held_values.of_dataset(dataset))
 
 
 def _in_objects(parts, objects):
-    """The same of the attributes that these parts of source name."""
+    """Where an infinity comes from in an attribute that these parts of source name."""
     attributes = {name.partition(".")[2] for part in parts for name in _names(part.node)}
     return _in_attribute(held_values.of_objects(objects, attributes - {""}))
 
