@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers.loaders import batch_origin
-from gputop_agent.watchers.nan import held_values, nan_source
+from gputop_agent.watchers.nan import attribute_fills, held_values, nan_source, value_flow
 
 SCRIPT = """
 import math
@@ -226,7 +226,7 @@ def test_samples_are_not_blamed_where_several_lines_of_the_flow_are_as_likely(
     path = tmp_path / "train.py"
     path.write_text(DIVIDED)
     line = next(at for at, text in enumerate(DIVIDED.split("\n"), 1) if "# met" in text)
-    samples = nan_source.SourcePart(str(path), ast.parse("x / y").body[0])
+    samples = value_flow.SourcePart(str(path), ast.parse("x / y").body[0])
     monkeypatch.setattr(nan_source, "_samples", lambda: [samples])
     assert nan_source.of_call(str(path), line) is None
 
@@ -390,7 +390,7 @@ def test_what_a_data_set_holds(tmp_path, monkeypatch, name, value, made, operati
     site = f"data.py:{line_with('# built', HELD)}"
     monkeypatch.setattr(nan_source.open_step, "loader", {"site": site})
     monkeypatch.setattr(nan_source.frames, "file_of", lambda site: str(path))
-    monkeypatch.setattr(nan_source.source, "users_files", lambda: [str(path)])
+    monkeypatch.setattr(attribute_fills.source, "users_files", lambda: [str(path)])
     monkeypatch.setattr(held_values.keepers, "is_the_users", lambda value: type(value) is not type)
     (tmp_path / "train.py").write_text("for x in batches:\n    net(x)\n")
     told = nan_source.of_call(str(tmp_path / "train.py"), 2)

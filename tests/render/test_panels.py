@@ -36,7 +36,9 @@ from gputop.widgets import (
     history,
     loss,
     phase_table,
+    rank_columns,
     rank_map,
+    rank_table,
     ranks,
     step_chart,
     tiles,
@@ -92,7 +94,7 @@ DRAWS = {
     "breakdown": breakdown.draw,
     "breakdown mono": lambda s, w, h: breakdown.draw(s, w, h, mono=True),
     "tiles": lambda s, w, h: tiles.draw(s, w) if w >= 78 else [],
-    "ranks": ranks.draw,
+    "ranks": rank_table.draw,
     "history": lambda s, w, h: history.draw(s.panels.get("history", Resources()), w, h, cursor=3),
     "findings": lambda s, w, h: findings.draw(
         s._replace(findings=(a_finding(), a_finding(severity="critical"))), w, h
@@ -132,7 +134,7 @@ def test_labels_of_the_chart_add_up_and_have_the_letter_that_is_their_only_key(f
 
 def test_a_part_looks_alike_in_the_chart_and_in_the_ranks_bar(one):
     """Collectives that the script calls are waiting in both, after backward."""
-    row = ranks.draw(one, 118, 4)[1]
+    row = rank_table.draw(one, 118, 4)[1]
     in_bar = [style for text, style in row if set(text) == {"█"}]
     assert in_bar == [style for style in step_chart.PARTS if style in in_bar] and "wait" in in_bar
 
@@ -227,7 +229,7 @@ def test_columns_of_numbers_end_at_the_same_cell(four):
 
 def test_a_row_is_a_rank_with_its_gpu_and_its_memory(four):
     snapshot = four._replace(findings=(a_finding(rank=2),))
-    head, *lines = texts(ranks.draw(snapshot, 150, 6))
+    head, *lines = texts(rank_table.draw(snapshot, 150, 6))
     assert head.split()[:2] == ["rank", "gpu"] and "allocated/of, GiB" in head
     assert [line.split()[0] for line in lines[:2]] == ["0", "1"] and lines[2].startswith("▲   2")
     assert "414/700 W" not in lines[2] and "422/700 W" in lines[2] and "63 °C" in lines[2]
@@ -236,30 +238,30 @@ def test_a_row_is_a_rank_with_its_gpu_and_its_memory(four):
 
 
 def test_own_work_is_compared_with_the_median_rank(four):
-    lines = texts(ranks.draw(four, 150, 6))[1:]
+    lines = texts(rank_table.draw(four, 150, 6))[1:]
     assert "+34 %" in lines[2] and "data +5." in lines[2]
     for line in (lines[0], lines[1], lines[3]):
         assert "=" in line and "data" not in line
 
 
 def test_without_a_gpu_memory_is_the_resident_set_and_nobody_apologises(one):
-    text = "\n".join(texts(ranks.draw(one, 118, 5)))
+    text = "\n".join(texts(rank_table.draw(one, 118, 5)))
     assert "0.60/32" in text and "CPU 60 s" in text and "driver" not in text
 
 
 def test_eight_ranks_with_gpus_fit_120_columns_and_keep_what_tells_most(tmp_path):
     snapshot = snapshot_of(tmp_path / "r", ranks=8, gpus=8, slow_rank=5, steps=60)
-    lines = texts(ranks.draw(snapshot, 116, 10))
+    lines = texts(rank_table.draw(snapshot, 116, 10))
     assert [line.split()[0] for line in lines[1:9]] == ["0", "1", "2", "3", "4", "5", "6", "7"]
     for name in ("gpu", "util", "power", "temp", "allocated", "own ms", "wait ms", "vs median"):
         assert name in lines[0], name
-    narrow = texts(ranks.draw(snapshot, 56, 10))
+    narrow = texts(rank_table.draw(snapshot, 56, 10))
     assert "vs median" in narrow[0] and "temp" not in narrow[0]
 
 
 def test_many_ranks_are_a_heat_map_beside_the_worst(tmp_path):
     snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
-    rows = ranks.draw(snapshot, 116, 12, cursor=7)
+    rows = rank_table.draw(snapshot, 116, 12, cursor=7)
     text = texts(rows)
     assert text[0].split()[-4:] == ["vs", "median", "slow", "in"] and "data +5." in text[1]
     assert text[1].split()[1:3][0] == "7" or "▲      7" in text[1]
@@ -271,7 +273,7 @@ def test_many_ranks_are_a_heat_map_beside_the_worst(tmp_path):
 def test_of_many_ranks_the_one_that_a_finding_names_comes_first(tmp_path, mono):
     snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
     hang = replace(a_finding("critical"), rank=23)
-    rows = ranks.draw(snapshot._replace(findings=(hang,)), 116, 12, mono=mono)
+    rows = rank_table.draw(snapshot._replace(findings=(hang,)), 116, 12, mono=mono)
     listed = [line[-50:].split()[:2] for line in texts(rows)[1:3]]
     assert listed == [["✖", "23"], ["▲", "7"]]
     if mono:
@@ -282,21 +284,21 @@ def test_of_many_ranks_the_one_that_a_finding_names_comes_first(tmp_path, mono):
 
 def test_the_map_has_the_colours_of_its_legend_where_a_finding_names_a_slow_rank(tmp_path):
     snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
-    rows = ranks.draw(snapshot._replace(findings=(a_finding("high", rank=7),)), 116, 12)
+    rows = rank_table.draw(snapshot._replace(findings=(a_finding("high", rank=7),)), 116, 12)
     styles = [style for row in rows for part, style in row if "▀" in part]
     assert any("heat4" in style for style in styles) and not any("high" in s for s in styles)
-    even = ranks.draw(snapshot._replace(findings=(a_finding("high", rank=8),)), 116, 12)
+    even = rank_table.draw(snapshot._replace(findings=(a_finding("high", rank=8),)), 116, 12)
     assert any("high" in style for row in even for part, style in row if "▀" in part)
 
 
 def test_memory_without_a_known_total_is_told_alone(four):
     unseen = four._replace(summary=four.summary._replace(hosts=(), gpus=()), devices={})
-    text = "\n".join(texts(ranks.draw(unseen, 116, 10)))
+    text = "\n".join(texts(rank_table.draw(unseen, 116, 10)))
     assert "RAM" in text and "nan" not in text and "/0" not in text
 
 
 def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked(four):
-    lines = texts(ranks.draw(four, 118, 20))
+    lines = texts(rank_table.draw(four, 118, 20))
     start = next(i for i, line in enumerate(lines) if "data" in line)
     assert "▲6." in lines[start + 3] and "data" in lines[start].split()
     assert "▲" not in lines[start + 1] and "▲" not in lines[start + 4]
@@ -304,7 +306,7 @@ def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked
 
 def test_ranks_scroll(tmp_path):
     snapshot = snapshot_of(tmp_path, ranks=20, steps=20)
-    lines = texts(ranks.draw(snapshot, 100, 11, first=8))
+    lines = texts(rank_table.draw(snapshot, 100, 11, first=8))
     assert [line.split()[0] for line in lines[1:-1]] == [str(r) for r in range(8, 17)]
 
 
@@ -820,10 +822,10 @@ def test_a_run_that_stands_says_so_everywhere(four):
     dump = Notice(summary.now_ns - 10**9, "stack_dump", 2, {"threads": rows})
     stands = four._replace(summary=summary, notices=(dump,), findings=(a_finding("critical"),))
     assert ("■ standing", "critical") in header.draw(stands, 118)[1]
-    head, *lines = texts(ranks.draw(stands, 118, 6))
+    head, *lines = texts(rank_table.draw(stands, 118, 6))
     assert "stands in" in head and "vs median" not in head and "load loader.py:7" in lines[2]
     before = dump._replace(t_ns=summary.now_ns - 61 * 10**9)
-    assert "vs median" in texts(ranks.draw(stands._replace(notices=(before,)), 118, 6))[0]
+    assert "vs median" in texts(rank_table.draw(stands._replace(notices=(before,)), 118, 6))[0]
 
 
 def test_the_useful_share_says_when_waits_for_a_core_are_left_out(four):
@@ -834,17 +836,19 @@ def test_the_useful_share_says_when_waits_for_a_core_are_left_out(four):
 
 
 def test_a_minute_of_samples_takes_no_more_cells_than_it_has_dots(four):
-    head = texts(ranks.draw(four, 290, 6))[0]
-    assert head.index("power") - head.index("util") == ranks.TREND + 2
-    spacious = texts(ranks.draw(four, 290, 20, cursor=2))
+    head = texts(rank_table.draw(four, 290, 6))[0]
+    assert head.index("power") - head.index("util") == rank_columns.TREND_CELLS + 2
+    spacious = texts(rank_table.draw(four, 290, 20, cursor=2))
     assert spacious[-2].strip() == "" and spacious[-1].startswith("host")
-    chosen = [row for row in ranks.draw(four, 290, 20, cursor=2) if row and "/cursor" in row[0][1]]
+    chosen = [
+        row for row in rank_table.draw(four, 290, 20, cursor=2) if row and "/cursor" in row[0][1]
+    ]
     assert len(chosen) == 2, "in both tables"
 
 
 def test_the_map_of_ranks_says_where_they_are_and_what_its_glyphs_mean(tmp_path):
     many = snapshot_of(tmp_path / "many", ranks=64, slow_rank=17, steps=30)
-    first, second, *_ = rows = texts(ranks.draw(many, 118, 12, mono=True))
+    first, second, *_ = rows = texts(rank_table.draw(many, 118, 12, mono=True))
     assert first.startswith(" 0 ▒") and second.startswith("16 ▒▒▒▲"), "two rows of 8, 3 cells each"
     assert [row.split()[-6] for row in rows if "data +" in row] == ["17"]
     words = row_text(rank_map.legend(mono=True))
@@ -854,7 +858,7 @@ def test_the_map_of_ranks_says_where_they_are_and_what_its_glyphs_mean(tmp_path)
 
 def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):
     two = snapshot_of(tmp_path / "two", ranks=2, gpus=0, slow_rank=1)
-    head, first, second = texts(ranks.draw(two, 150, 4))[:3]
+    head, first, second = texts(rank_table.draw(two, 150, 4))[:3]
     assert "vs peer" in head and "vs median" not in head
     assert "data +5.00" in second and "+34 %" in second  # as the finding says
     assert "−25 %" in first

@@ -18,8 +18,7 @@ from gputop.feed.replay import ReplayFeed
 from gputop.pages import budget as budget_page
 from gputop.pages import ranks as ranks_page
 from gputop.render.rows import row_text
-from gputop.widgets import breakdown, header
-from gputop.widgets import ranks as ranks_panel
+from gputop.widgets import breakdown, header, rank_table
 from gputop_agent import wire
 from gputop_analysis import verdict as verdict_of
 from gputop_analysis.html import as_html
@@ -153,7 +152,7 @@ def test_live_and_replay_show_what_the_report_sums_up(shown: Shown) -> None:
 def test_a_rank_waits_as_long_on_every_screen(shown: Shown) -> None:
     if len(shown.report.summary.ranks) == 1:
         pytest.skip("nobody to wait for")
-    head, *panel = [row_text(row) for row in ranks_panel.draw(shown.live, 118, 8)]
+    head, *panel = [row_text(row) for row in rank_table.draw(shown.live, 118, 8)]
     table = [row_text(row) for row in ranks_page.table(shown.ranks, [0, 1], 118, "rank")][1:]
     for place, (one, told) in enumerate(
         zip(shown.report.summary.ranks, shown.data["ranks"], strict=True)

@@ -70,6 +70,7 @@ from gputop_analysis.findings.numerics import (
 )
 from gputop_analysis.findings.ranks import (
     buckets,
+    ddp_settings,
     device_links,
     exposed_comm,
     mismatch,

@@ -141,7 +141,7 @@ def _snapshot(path: str, content: Any) -> AllocatorSnapshot:
         content = {"segments": content}
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
         raise SnapshotError(f"{path} is no allocator snapshot: it has no segments ({DUMP_HINT})")
-    reader = _Reader()
+    reader = _EntryReader()
     segments: dict[int, list[Segment]] = {}
     for raw in content["segments"]:
         device, segment = reader.segment(raw)
@@ -168,7 +168,7 @@ def _snapshot(path: str, content: Any) -> AllocatorSnapshot:
     )
 
 
-class _Reader:
+class _EntryReader:
     """Checks entries, and counts them."""
 
     def __init__(self) -> None:

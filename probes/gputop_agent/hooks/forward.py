@@ -178,6 +178,31 @@ def before(slot, module, args, kwargs):
         optimizer.heal()
     depth = len(clock.stack)
     graded = bound.is_grad_enabled()
+    trained, training = _training_of(slot, module, graded)
+    if not open_step.in_optimizer:
+        _before_outermost(graded, training and trained, args, kwargs)
+    if session.cuda:
+        device.timer.mark("forward_begin")
+    if session.autocast_looks < AUTOCAST_LOOKS:
+        _look_for_autocast()
+    open_step.in_forward = True
+    phase, is_undecided = FORWARD, False
+    if not (graded and training):
+        phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
+        _note_mode(slot, module, is_undecided, graded=graded, trained=trained)
+    may_train = phase == FORWARD or is_undecided
+    _show_to_looks(module, args, kwargs, graded=graded, may_train=may_train)
+    cpu_ns = fold.probe()
+    _enter(phase, is_undecided)
+    if layers.watch.look is not None:
+        layers.root_called(module)
+    return depth, phase, is_undecided, totals[phase], cpu_ns
+
+
+def _training_of(slot, module, graded):
+    """Whether the network is one that is trained, and whether this forward is taken as training;
+    what was judged before is mended where this forward shows it.
+    """
     trained = slot.trained and (module.training or _still_trained(slot, module))
     # a loss without parameters is of what went before it; a teacher may be asked twice
     training = module.training if trained else not open_step.may_evaluate(graded)
@@ -186,27 +211,15 @@ def before(slot, module, args, kwargs):
         open_step.train(module)
     elif module.training and slot.judged_step == session.step:
         _trains_again(slot)
-    if not open_step.in_optimizer:
-        _before_outermost(graded, training and trained, args, kwargs)
-    if session.cuda:
-        device.timer.mark("forward_begin")
-    if session.autocast_looks < AUTOCAST_LOOKS:
-        _look_for_autocast()
-    open_step.in_forward = True
-    if graded and training:
-        phase, is_undecided = FORWARD, False
-    else:
-        phase, is_undecided = EVAL, _may_turn_out_to_train(graded, training)
-        _note_mode(slot, module, is_undecided, graded=graded, trained=trained)
-    if checkup.current.rows.is_on and (phase == FORWARD or is_undecided):
+    return trained, training
+
+
+def _show_to_looks(module, args, kwargs, *, graded, may_train):
+    """Show the forward to those looks at the training that are on."""
+    if checkup.current.rows.is_on and may_train:
         guard.safely(checkup.current.rows.before, module, args, kwargs)
     if checkup.current.drawn.is_on:
         guard.safely(checkup.current.drawn.before, module, args, kwargs, graded)
-    cpu_ns = fold.probe()
-    _enter(phase, is_undecided)
-    if layers.watch.look is not None:
-        layers.root_called(module)
-    return depth, phase, is_undecided, totals[phase], cpu_ns
 
 
 def _before_outermost(graded, is_training, args, kwargs):

@@ -117,7 +117,7 @@ def reset():
     timer.__init__()
 
 
-class Sample:
+class DeviceStep:
     """What was recorded on the device during one step and has not been read back yet."""
 
     __slots__ = ("flags", "marks", "scalars", "step", "t_end_ns")
@@ -167,7 +167,7 @@ class DeviceClock:
         self._free_events = []
         self._free_slots = list(slots)
         self._note_memory = note_memory
-        self._current = Sample()
+        self._current = DeviceStep()
         self._timing = False
         self._pending = deque()
         self._period_ns = _PERIOD_NS
@@ -230,7 +230,7 @@ class DeviceClock:
         sample.step, sample.t_end_ns, sample.flags = step, t_end_ns, flags
         self._period_ns = max(_PERIOD_NS, len(sample.marks) * _NS_PER_MARK)
         self._pending.append(sample)
-        self._current = Sample()
+        self._current = DeviceStep()
 
     def _read_oldest(self, step):
         while self._pending and step - self._pending[0].step >= _MIN_AGE_STEPS:

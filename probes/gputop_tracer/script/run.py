@@ -51,7 +51,7 @@ class Run:
         from gputop_tracer.operators.kernels import as_on_cuda
 
         stdout, sys.stdout = sys.stdout, self._output
-        error_text = sys.stderr = _Remembering(sys.stderr)  # type: ignore[assignment]
+        error_text = sys.stderr = _LastLine(sys.stderr)  # type: ignore[assignment]
         asked_input = sys.stdin = WatchedInput(sys.stdin)  # type: ignore[assignment]
         try:
             with as_on_cuda(), self.devices, self.fakes, self.tracker:
@@ -167,7 +167,7 @@ class Run:
         os._exit(0)
 
 
-class _Remembering:
+class _LastLine:
     """A stream that knows the last line written to it, which tells why a script ended itself."""
 
     def __init__(self, stream: Any) -> None:

@@ -24,7 +24,7 @@ _TIMEOUT_S = 5
 _METRICS_PATH = "/v1/metrics"
 
 
-class _Remembering(MetricExporter):
+class _WatchedExporter(MetricExporter):
     """Passes on to the exporter and remembers how it went."""
 
     def __init__(self, inner: OTLPMetricExporter):
@@ -52,7 +52,7 @@ class Otlp:
     def __init__(self, url: str, run: str):
         self._reading: Reading | None = None
         inner = OTLPMetricExporter(endpoint=endpoint(url), timeout=_TIMEOUT_S)
-        self._exporter = _Remembering(inner)
+        self._exporter = _WatchedExporter(inner)
         reader = PeriodicExportingMetricReader(self._exporter, export_interval_millis=float("inf"))
         about = {
             "service.name": "gputop",

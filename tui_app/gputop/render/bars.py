@@ -9,6 +9,8 @@ from gputop.render.rows import Row
 
 LOWER = " ▁▂▃▄▅▆▇█"
 SPARK = "▁▂▃▄▅▆▇█"
+FULL, NEARLY_FULL = 0.95, 0.85
+"""Shares of a memory from which on it is drawn as critical, and as high."""
 
 
 def bar(share: float, width: int, style: str) -> Row:
@@ -176,3 +178,12 @@ def _cell(
     (below, low_index), (above, high_index) = largest
     eighths = min(7, max(1, round(below / (below + above) * 8)))
     return LOWER[eighths], f"{styles[low_index]}/{styles[high_index]}"
+
+
+def fullness(share: float) -> str:
+    """Style of a memory by how full it is."""
+    if share >= FULL:
+        return "critical"
+    if share >= NEARLY_FULL:
+        return "high"
+    return "allocated"

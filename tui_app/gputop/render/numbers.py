@@ -15,6 +15,11 @@ def known(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
 
 
+def whole(value: float | None) -> str:
+    """``1,234`` of whatever unit."""
+    return f"{value:,.0f}" if known(value) else NONE
+
+
 def ms(value: float | None) -> str:
     """Milliseconds in three or four digits, without unit: ``0.153``, ``12.41``, ``1,204``."""
     if value is None or math.isnan(value):

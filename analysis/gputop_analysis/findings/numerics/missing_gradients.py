@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-
-from gputop_agent.contracts import Hello
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
+from gputop_analysis.findings.numerics.left_out_parameters import MUCH_WITHOUT, left_out
 from gputop_analysis.findings.numerics.misspelt import misspelt
+from gputop_analysis.findings.numerics.stray_gradients import for_nobody
 from gputop_analysis.findings.numerics.wrong_habits import standing
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -17,15 +14,11 @@ from gputop_analysis.findings.told import (
     Event,
     on_ranks,
     parameter_names,
-    spread,
-    told,
-    told_optimizers,
 )
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
-MUCH_WITHOUT = 0.01
 WHOLE_TOWER = 0.1
 """Of the values: so many have no gradient where what a whole network gives was gathered."""
 
@@ -70,7 +63,8 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     return (
         on_ranks(view, "checkup", of_rank)
         or _of_another_optimizer(view, spec)
-        or _left_out(view, spec)
+        or left_out(view, spec)
+        or for_nobody(view, spec)
         or misspelt(view, spec)
         or _frozen_group(view, spec)
     )
@@ -282,260 +276,8 @@ def _nothing_to_update(view: RunView, spec: Spec, rank: int, look: Event, in_a_r
     )
 
 
-def _left_out(view: RunView, spec: Spec) -> Finding | None:
-    """Parameters that want a gradient, and that no optimizer was given: they are never updated."""
-    ranks = spread(list(view.ranks))
-    leaving = [rank for rank in ranks if _leaves_out_much(view, rank)]
-    if not leaving:
-        return _for_nobody(view, spec)
-    left_out = _of_no_optimizer(view, spec, leaving[0])
-    return replace(left_out, rank=everybody(view)) if leaving == ranks else left_out
-
-
-def _leaves_out_much(view: RunView, rank: int) -> bool:
-    """Whether gradients come back to much that no optimizer ever had."""
-    hello = view.hello(rank)
-    trainable, given_values = _trainable(hello), _given(hello.get("optimizer") or {})
-    if not _comparable(hello) or not given_values:
-        return False
-    much = MUCH_WITHOUT * trainable
-    if trainable - given_values <= much or _once_given(view, rank, trainable):
-        return False
-    return _gradients_beyond(view, rank, given_values + much)
-
-
-def _of_no_optimizer(view: RunView, spec: Spec, rank: int) -> Finding:
-    hello = view.hello(rank)
-    model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
-    trainable, given_count = _trainable(hello), _given(optimizer)
-    other_parameters = optimizer.get("others") or []
-    share = 1 - given_count / trainable
-    return spec.make(
-        severity="high" if share > 0.5 else "medium",
-        title=f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
-        evidence=f"{model.get('class') or 'the model'} has {trainable:,} values with "
-        "requires_grad=True, "
-        f"{' and '.join([str(optimizer.get('class')), *other_parameters])} "
-        + (f"have {given_count:,} together" if other_parameters else f"has {given_count:,}")
-        + ", and no other optimizer steps: the rest stays as it was made",
-        fix="give the optimizer model.parameters(); if the rest shall stay as it is, call "
-        "requires_grad_(False) on it, which saves its part of the backward pass too",
-        rank=rank,
-        site=optimizer.get("site"),
-        confidence=0.8,
-        proof=Proof(
-            statistic="values that want a gradient and are in no optimizer / values that want one",
-            value=100 * share,
-            threshold=100 * MUCH_WITHOUT,
-            unit="%",
-            formula="",
-            inputs=(
-                Input("want a gradient", trainable, "values", "hello.model.trainable"),
-                Input("in the optimizer", given_count, "values", "hello.optimizer.parameters"),
-            ),
-        ),
-    )
-
-
-def _trainable(hello: Hello) -> int:
-    """Values of the model that want a gradient."""
-    return int((hello.get("model") or {}).get("trainable") or 0)
-
-
-def _given(optimizer: Mapping[str, Any]) -> int:
-    """Values that this optimizer was given, or all optimizers together where that is told."""
-    return int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
-
-
-def _once_given(view: RunView, rank: int, trainable: int) -> bool:
-    """Whether an optimizer of an earlier stage of the script had them, as that of a teacher that is
-    trained first.
-    """
-    optimizers = (event["optimizer"] for event in told_optimizers(view, rank))
-    most_given = max(map(_given, optimizers), default=0)
-    return most_given >= (1 - MUCH_WITHOUT) * trainable
-
-
-def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
-    """Whether more values have a gradient than so many, or nobody looked.
-
-    A copy that only answers without a graph, as a target network does, has none and needs no
-    optimizer.
-    """
-    looks = [event for event in told(view, "checkup").get(rank, ()) if "graded" in event]
-    return not looks or (looks[-1].get("graded") or 0) > count
-
-
-def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
-    """Parameters that get gradients, lie in no optimizer that has stepped, and stay as they are: a
-    teacher that was not frozen, or an optimizer whose step is forgotten.
-    """
-
-    def of_rank(rank: int, events: list[Event]) -> Finding | None:
-        last = events[-1]
-        stray, graded = last.get("stray") or 0, last.get("graded") or 0
-        is_told = _is_much(last) or _is_of_a_model(last) or last.get("stray_apart")
-        if last.get("stray_looks", 0) < ALIKE or not is_told:
-            return None
-        share, names = stray / graded, last.get("stray_names") or []
-        idle = last.get("without_gradient") or 0
-        if last.get("stray_waiting", 0) > stray / 2:
-            title = f"an optimizer has not stepped: {_of_gradients(last)} unused"
-            place = "in an optimizer that has not stepped"
-            fix = (
-                "call step() of the optimizer that has them; where it begins later, "
-                "requires_grad_(False) until then spares their backward"
-            )
-        else:
-            title = f"{_of_gradients(last)} for nobody"
-            place = "in no optimizer"
-            by_hand = not view.hello(rank).get("optimizer")
-            if last.get("stray_held_in"):
-                fix = _held_in_plain(last)
-            elif idle:
-                fix = _replaced_part(names)
-            elif last.get("stray_outside", 0) > stray / 2:
-                fix = _IN_NO_MODULE
-            elif "stray_optimizer_at" in last:
-                fix = _rest_has_one(last)
-            elif last.get("stray_apart") and not _is_much(last):
-                fix = _APART
-            else:
-                fix = _not_frozen(by_hand)
-        return spec.make(
-            severity="medium",
-            title=f"{title}: {', '.join(names[:2])}",
-            evidence=f"{stray:,} of {graded:,} values that have a gradient are {place} and did "
-            f"not change ({last['stray_looks']} looks in a row up to step {last['step']}, rank "
-            f"{rank}): "
-            + ", ".join(names)
-            + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
-            fix=fix,
-            rank=rank,
-            site=_stray_site(last),
-            confidence=0.85,
-            proof=Proof(
-                statistic=f"values with a gradient and {place} / values with a gradient",
-                value=100 * share,
-                threshold=100 * MUCH_WITHOUT,
-                unit="%",
-                formula="unchanged: up to 64 values of eight of them, from look to look",
-                inputs=(
-                    Input(place, stray, "values", f"checkup event, rank {rank}"),
-                    Input("with a gradient", graded, "values", "the same"),
-                    Input("looks in a row", last["stray_looks"], "", "the same"),
-                ),
-            ),
-        )
-
-    return on_ranks(view, "checkup", of_rank)
-
-
-def _is_much(look: Event) -> bool:
-    return (look.get("stray") or 0) > MUCH_WITHOUT * (look.get("graded") or 0)
-
-
-def _is_of_a_model(look: Event) -> bool:
-    """Whether they belong to a model that an optimizer trains the rest of, as a head that was
-    forgotten: however few, they stay as they were made.
-    """
-    return bool(look.get("stray_optimizer_at")) and not look.get("stray_outside")
-
-
-def _of_gradients(look: Event) -> str:
-    """``3 % of the gradients are``; in values where that would say 0 %."""
-    stray, graded = look["stray"], look["graded"]
-    if _is_much(look):
-        return f"{100 * stray / graded:.0f} % of the gradients are"
-    verb = "is" if stray == 1 else "are"
-    return f"gradients of {counted(stray, 'value')} {verb}"
-
-
-def _stray_site(look: Mapping[str, Any]) -> str | None:
-    """The line that is to be changed, as far as it is known; else where they are used."""
-    names = ("held", "thawed", "optimizer", "made")
-    sites = (*(f"stray_{name}_at" for name in names), "stray_at", "backward_at")
-    return next((look[site] for site in sites if look.get(site)), None)
-
-
 def _part(missing: int, total: int) -> str:
     if 1000 * missing < total:  # "0.0 %" would say nothing
         verb = "gets" if missing == 1 else "get"
         return f"{counted(missing, 'value')} of {total:,} in the optimizer {verb}"
     return f"{100 * missing / total:.1f} % of the parameters get"
-
-
-def _not_frozen(by_hand: bool) -> str:
-    if by_hand:
-        return (
-            "update it as the others are, and clear its gradient, which adds up; if it shall stay "
-            "as it is, call requires_grad_(False) on it"
-        )
-    return (
-        "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
-        "that a loss looks through: the backward then leaves its weights out; or give it to an "
-        "optimizer"
-    )
-
-
-# Of parameters that lie in a plain list or dict.
-_IN_NO_MODULE = (
-    "keep them in an attribute of the module, an nn.ParameterList or an nn.ParameterDict: "
-    "parameters() passes over what lies in a plain list or dict; or name them to the optimizer"
-)
-
-
-# Of a whole module beside the model.
-_APART = (
-    "give them to the optimizer, or make their module a part of the model: what a trainer or a "
-    "loss holds beside it is in no model.parameters(), nor cleared by model.zero_grad(); if they "
-    "shall stay as they are, call requires_grad_(False) on them"
-)
-
-
-def _held_in_plain(look: Mapping[str, Any]) -> str:
-    """Modules in a plain list or dict of another."""
-    return (
-        f"make {look['stray_held_in']}, an nn.ModuleList or nn.ModuleDict: parameters(), "
-        "state_dict() and to() pass over what lies in a plain one; where it is hidden on purpose, "
-        "call requires_grad_(False) on it"
-    )
-
-
-def _rest_has_one(look: Mapping[str, Any]) -> str:
-    """Parameters of a model whose others an optimizer has."""
-    site = look.get("stray_optimizer_at")
-    optimizer = f"the optimizer made at {site}" if site else "the optimizer"
-    if look.get("stray_thawed_at"):
-        return (
-            f"call add_param_group() of {optimizer} where they are thawed, or make it with all "
-            "parameters from the beginning: those without a gradient are passed over"
-        )
-    return (
-        f"give them to {optimizer}, which has the rest of their model; if they shall stay as they "
-        "are, call requires_grad_(False) on them"
-    )
-
-
-def _replaced_part(names: list[str]) -> str:
-    """A layer that was put in the place of another after the optimizer was given that one's."""
-    return (
-        f"make the optimizer after the model is complete, or give it {', '.join(names[:2])} by "
-        "add_param_group(): it holds parameters that the loss does not come from; if they shall "
-        "stay as they are, call requires_grad_(False) on them"
-    )
-
-
-def _comparable(hello: Hello) -> bool:
-    """Whether model and optimizers count the same parameters: a whole model, torch's optimizers."""
-    model, optimizer, parallel = (
-        hello.get(key) or {} for key in ("model", "optimizer", "parallel")
-    )
-    sharded = model.get("sharded") or any(
-        parallel.get(wrapper) for wrapper in ("fsdp", "deepspeed", "pipeline")
-    )
-    counted = "all_parameters" in optimizer or not optimizer.get("others")
-    alone = optimizer.get("module") == "torch" and counted
-    return (
-        alone and not sharded and not model.get("truncated") and len(model.get("roots") or ()) == 1
-    )

@@ -33,7 +33,7 @@ def of_dataset(dataset: Any):
     those in ``__dict__``; not mapped files, whose reading costs.
     """
     for part in wrapped.datasets(dataset):
-        reader = _Reader()
+        reader = _ValueReader()
         for holder, attribute, value in _with_parts(part):
             if reader.has_bad(value):
                 return DataHolder(type(holder), attribute)
@@ -91,7 +91,7 @@ def _with_parts(dataset):
     return own + further
 
 
-class _Reader:
+class _ValueReader:
     """Looks into values until there were too many."""
 
     def __init__(self):
