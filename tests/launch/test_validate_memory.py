@@ -205,3 +205,19 @@ def test_what_is_missing_is_named(capsys, config, words, said):
 
 def test_an_unknown_gpu_is_bad_usage(capsys, config):
     assert main(["validate", config, "--gpu", "H1000"]) == 2 and "H100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        ((), "none"),
+        (("--recompute-modules", "core_attn"), "none"),
+        (("--recompute-modules", "layernorm", "mlp", "--bf16"), "selective"),
+        (("--recompute-modules", "moe_act"), "selective"),
+    ],
+)
+def test_megatrons_selective_recomputation_is_read_by_its_modules(modules, expected):
+    """Its default, of attention alone, frees next to nothing beside flash attention."""
+    words = ["pretrain_gpt.py", "--recompute-granularity", "selective", *modules]
+    assert memory.of_megatron(words, 1)[1]["checkpointing"] == expected
+    assert memory.of_megatron(["--recompute-granularity", "full"], 1)[1]["checkpointing"] == "full"

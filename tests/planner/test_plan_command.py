@@ -120,6 +120,13 @@ def test_the_text_is_for_people(capsys):
             ("plan", "--model", "llama3-8b", "--gpu", "H100", "--gpus", "8xA100"),
             "both name a GPU",
         ),
+        (
+            ("plan", *ASKED, "--weights", "bf16", "--framework", "megatron"),
+            "--weights bf16: megatron keeps an fp32 copy",
+        ),
+        (("plan", *ASKED, "--weights", "bf16", "--dtype", "fp32"), "products in fp32 need weights"),
+        (("plan", *ASKED, "--weights", "bf16", "--lora"), "adapters are trained over weights"),
+        (("plan", "--model", "llama-2-7b", "--gpu", "H100", "--gpus", "1"), "(--weights bf16)"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(capsys, words, said):
@@ -374,3 +381,21 @@ def test_what_may_fit_as_estimates_err_is_planned_and_says_so(capsys):
     assert -12 < plan["pick"]["headroom_gib"] < 0
     code, _, err = run(capsys, "plan", *NEARLY.split(), "--seq", "16384")
     assert code == 2 and "nothing fits" in err
+
+
+def test_weights_in_16_bits_halve_what_is_kept_and_moved(capsys):
+    """A run of Llama 3 8B on two A100 that was published (vectorlm) was refused."""
+    two = ("plan", "--model", "llama3-8b", "--gpu", "A100-SXM4-80GB", "--gpus", "2")
+    pinned = (*two, "--seq", "4096", "--global-batch", "32", "--micro-batch", "4", "--zero", "3")
+    code, _, err = run(capsys, *pinned, "--framework", "fsdp")
+    assert code == 2 and "nothing fits" in err
+    code, out, _ = run(capsys, *pinned, "--weights", "bf16")
+    assert code == 0 and "weights in 16 bits" in out.splitlines()[0]
+    code, as_json, _ = run(capsys, *pinned, "--weights", "bf16", "--json")
+    assert json.loads(as_json)["pick"]["step_time_s"] == pytest.approx(21.2, rel=0.1)
+    kept, halved = (
+        json.loads(run(capsys, "plan", *ASKED, "--framework", "fsdp", *weights, "--json")[1])
+        for weights in ((), ("--weights", "bf16"))
+    )
+    ratio = halved["pick"]["parts_s"]["optimizer"] / kept["pick"]["parts_s"]["optimizer"]
+    assert ratio == pytest.approx(16 / 34)

@@ -15,7 +15,7 @@ from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import deepen
 from gputop_analysis.vram.estimate import calibrated, gib
 from gputop_analysis.vram.fits import Need, fits, smallest
-from gputop_analysis.vram.intervals import LEAST, UNKNOWN, case, interval, kind
+from gputop_analysis.vram.intervals import LEAST, PICTURES, UNKNOWN, case, interval, kind
 from gputop_analysis.vram.levers import changes, levers
 from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.rules import check
@@ -302,3 +302,21 @@ def test_two_stacks_that_no_profile_covers_are_for_a_trace():
     )
     with pytest.raises(NotCoveredError, match="--tier trace"):
         estimate(Setup(model, master_weights=True))
+
+
+def test_what_megatrons_selective_frees_is_open_and_the_safe_end_counts_it():
+    """Its default recomputes attention alone, which keeps nothing beside flash attention."""
+    asked = LLAMA.but(recipe="megatron", checkpointing="selective", attention="flash")
+    answer, without = (
+        estimate(setup, "formula") for setup in (asked, asked.but(checkpointing="none"))
+    )
+    more = without.peak.reserved - answer.peak.reserved
+    assert answer.most_reserved == answer.peak.reserved + more > answer.peak.reserved
+    assert any("core_attn, frees next to nothing" in note for note in answer.notes)
+    scores = estimate(asked.but(attention="eager"), "formula")
+    assert not scores.most_reserved and not any("core_attn" in note for note in scores.notes)
+
+
+def test_traces_of_networks_without_tokens_are_told_wider():
+    network = LLAMA.but(model=replace(LLAMA.model, family="timm"))
+    assert interval(network, "trace") == PICTURES

@@ -68,3 +68,19 @@ def test_an_option_changes_the_answer_or_is_refused(name, value):
         after.reserved,
         after.phases,
     )
+
+
+def test_master_weights_that_the_trainer_has_all_the_same_cannot_be_left_out():
+    for given, is_refused in (
+        ({"recipe": "deepspeed"}, True),
+        ({"recipe": "megatron"}, True),
+        ({"recipe": "megatron", "dtype": "fp32"}, False),
+        ({"recipe": "plain"}, False),
+    ):
+        values = {**given, "master_weights": "no"}
+        setup = setup_of(LLAMA, values)
+        if is_refused:
+            with pytest.raises(ValueError, match="keeps an fp32 copy of weights of 16 bits"):
+                refuse(values, setup)
+        else:
+            refuse(values, setup)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gputop_analysis.vram.options import parse
+from gputop_analysis.catalog import model
+from gputop_analysis.vram.options import parse, setup_of
 
 
 def test_modules_to_save_go_by_the_names_that_peft_takes():
@@ -29,3 +30,12 @@ def test_the_allocators_setting_is_kept_as_it_is_written():
 @pytest.mark.parametrize("name", ["liger", "cut-cross-entropy", "chunked_nll", "fused"])
 def test_names_of_a_loss_without_whole_logits(name):
     assert parse("loss", name) == "fused"
+
+
+LLAMA = model("llama-3-8b")
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 4), ({"accumulation": 1}, 1)])
+def test_a_pipeline_has_as_many_micro_batches_as_stages_unless_it_is_said(given, expected):
+    """With one micro-batch a stage would hold the activations of one only."""
+    assert setup_of(LLAMA, {"pp": 4, **given}).accumulation == expected

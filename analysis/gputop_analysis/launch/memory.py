@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from gputop_analysis.launch.check_megatron import Arguments, read
@@ -30,6 +31,7 @@ _FSDP = {
     "5": "hsdp",
 }
 _GRADIENTS_ONLY = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "2", "5")
+_MODULES = "--recompute-modules"
 _NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 
@@ -200,7 +202,7 @@ def of_megatron(
         "accumulation": max(1, megatron.number("--global-batch-size", micro * dp) // (micro * dp)),
         "seq": megatron.number("--seq-length", 2048),
         "dtype": _dtype(megatron),
-        "checkpointing": megatron.values.get("--recompute-granularity") or "none",
+        "checkpointing": _recompute(megatron, words),
         "optimizer": _OPTIMIZERS.get(megatron.values.get("--optimizer", "adam"), "adamw"),
         "offload": "optimizer" if megatron.has("--optimizer-cpu-offload") else "none",
         "grad_dtype": "bf16" if megatron.has("--grad-reduce-in-bf16") else "fp32",
@@ -209,6 +211,18 @@ def of_megatron(
         "recipe": "megatron",
     }
     return _shape(megatron), options
+
+
+def _recompute(megatron: Arguments, words: Sequence[str]) -> str:
+    """Selective recomputation of what is usual frees next to nothing beside flash attention: its
+    default, ``core_attn``, and norms alone.
+    """
+    granularity = megatron.values.get("--recompute-granularity") or "none"
+    if granularity != "selective":
+        return granularity
+    listed = words[words.index(_MODULES) + 1 :] if _MODULES in words else ()
+    modules = set(takewhile(lambda word: not word.startswith("--"), listed))
+    return "selective" if modules & {"mlp", "moe", "moe_act"} else "none"
 
 
 def _shape(arguments: Arguments) -> ModelShape | None:

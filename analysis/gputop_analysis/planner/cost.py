@@ -284,8 +284,16 @@ def _data_parallel(
         / np.where(layouts.zero > 0, layouts.shards, 1)
     )
     rate = cluster.device.bytes_per_s * cluster.device.efficiency.memory_share
-    update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
+    update = local * _update_bytes(job) / rate
     return np.where((layouts.zero == 3) & (layouts.pp == 1), sharded, once), update
+
+
+def _update_bytes(job: Job) -> float:
+    """Moved for one parameter by its update: half of it where all has 16 bits, and no other weight
+    is written.
+    """
+    moved = OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES)
+    return moved if job.habits.master_weights else max(moved - 2.0, 0.0) / 2
 
 
 def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:

@@ -8,8 +8,11 @@ from functools import cache
 from typing import Any
 
 from gputop_analysis.data import table
-from gputop_analysis.planner.job import FrameworkHabits
+from gputop_analysis.planner.job import FrameworkHabits, Job
+from gputop_analysis.vram.setup import KEEP_MASTER_WEIGHTS
 
+IN_16_BITS = "fsdp"
+"""What trains weights of 16 bits where no framework is named."""
 _YEAR = re.compile(r"20\d\d\b(?!\.)")
 
 
@@ -74,6 +77,25 @@ def _exactly(rows: list[Framework], release: str) -> Framework:
             return row
     releases = ", ".join(word for row in rows for word in row.release.split()) or "none apart"
     raise LookupError(f"{rows[0].name} has no release {release!r}; told apart: {releases}")
+
+
+def in_16_bits(job: Job) -> Job:
+    """A job with weights, gradients and moments in 16 bits, without an fp32 copy, as a model trains
+    that was made or loaded so.
+
+    Raises:
+        ValueError: what trains has no such way; the message says why.
+    """
+    if job.dtype == "fp32":
+        raise ValueError("products in fp32 need weights in fp32")
+    if job.trainable_share < 1:
+        raise ValueError("adapters are trained over weights of 16 bits already")
+    framework = named(job.framework or IN_16_BITS)
+    if framework.recipe in KEEP_MASTER_WEIGHTS:
+        raise ValueError(f"{framework.name} keeps an fp32 copy of the weights; fsdp need not")
+    if not job.framework:
+        job = job.of_framework(framework.name, framework.recipe, framework.habits)
+    return job.but(master_weights=False, gradient_bytes=2)
 
 
 def stages_of(framework: Framework) -> tuple[int, ...]:

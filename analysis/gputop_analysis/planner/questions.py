@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import Choice, choice
+from gputop_analysis.planner.frameworks import in_16_bits
 from gputop_analysis.planner.hardware import Cluster, cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.probed import Probed, applied
@@ -164,6 +165,7 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
         changes.append(f"{gpus} x {other.name}")
     leaner = (
         ("adapters only (--lora)", job.but(trainable_share=0.01)),
+        ("weights in bf16 (--weights bf16)", _in_16_bits(job)),
         ("--optimizer adamw-8bit", job.but(optimizer="adamw-8bit")),
     )
     changes += [
@@ -171,7 +173,15 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
         for text, leaner_job in leaner
         if leaner_job != job and _fits(leaner_job, wanted, gpus, limits)
     ]
-    return changes[:3]
+    return changes[:4]
+
+
+def _in_16_bits(job: Job) -> Job:
+    """The same job where what trains keeps an fp32 copy of the weights anyway."""
+    try:
+        return in_16_bits(job)
+    except ValueError:
+        return job
 
 
 def _fits(job: Job, wanted: Wanted, gpus: int, limits: Limits | None) -> bool:

@@ -9,7 +9,12 @@ from gputop_analysis.catalog.denoisers import is_denoiser
 from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram.options import OPTION, parse
-from gputop_analysis.vram.setup import GALORE, TRANSFORMERS_CODE, Setup
+from gputop_analysis.vram.setup import (
+    GALORE,
+    KEEP_MASTER_WEIGHTS,
+    TRANSFORMERS_CODE,
+    Setup,
+)
 
 _OF_TEXT = frozenset(
     ("lengths", "loss", "attention", "freeze", "roles", "kernels", "gated_kernel", "dropout")
@@ -130,11 +135,24 @@ def idle(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
     if not setup.model.hidden:
         yield from _idle_where_traced(map(plain_name, values), setup)
         return  # a module of one's own may take images
+    yield from _kept_all_the_same(values, setup)
     for given_name, value in values.items():
         name = plain_name(given_name)
         if applies(name, setup) or parse(name, value) == OPTION[name].default:
             continue
         yield f"--{name.replace('_', '-')} changes nothing here: it needs {NEEDS[name].words}"
+
+
+def _kept_all_the_same(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
+    is_told = {plain_name(name): value for name, value in values.items()}.get("master_weights")
+    if is_told is None or parse("master_weights", is_told):
+        return
+    low = (setup.weights or setup.dtype) != "fp32"
+    if low and _trains(setup) and setup.recipe in KEEP_MASTER_WEIGHTS:
+        yield (
+            f"--no-master-weights changes nothing here: {setup.recipe} keeps an fp32 copy of "
+            "weights of 16 bits"
+        )
 
 
 def _idle_where_traced(names: Iterable[str], setup: Setup) -> Iterator[str]:

@@ -62,7 +62,13 @@ OPTIONS: tuple[SetupOption, ...] = (
         vocabulary.LENGTHS,
     ),
     SetupOption("micro_batch", "Training", "count", 1, "sequences of one forward pass on one GPU"),
-    SetupOption("accumulation", "Training", "count", 1, "micro-batches of one optimizer step"),
+    SetupOption(
+        "accumulation",
+        "Training",
+        "count",
+        1,
+        "micro-batches of one optimizer step; in a pipeline as many as stages",
+    ),
     SetupOption(
         "dtype",
         "Training",
@@ -343,6 +349,9 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
         )
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
+    if "accumulation" not in given:
+        # with fewer micro-batches than stages, some of these would have nothing to do
+        chosen["accumulation"] = max(chosen["accumulation"], chosen["pp"])
     if "attention" not in given and _writes_attention_out(chosen):
         chosen["attention"] = "eager"
     if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in given:

@@ -44,6 +44,8 @@ RECIPES = (
     "plain",
 )
 """Whose habits a run has where options are open: gradients' dtype, master weights, buffers."""
+KEEP_MASTER_WEIGHTS = ("megatron", "deepspeed", "nanotron")
+"""Of these, trainers that have an fp32 copy of weights of 16 bits whatever else is said."""
 OF_ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 """Layers that diffusers' example scripts adapt."""
 TRANSFORMERS_CODE = ("transformers", "deepspeed")

@@ -11,6 +11,7 @@ from gputop_analysis.vram import overhead
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.fits import Need, fits
+from gputop_analysis.vram.formula.discarded import modules_of
 from gputop_analysis.vram.intervals import interval
 from gputop_analysis.vram.residuals import axes, spread
 from gputop_analysis.vram.setup import Setup
@@ -41,6 +42,8 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         room = max(capacity - overhead.CONTEXT - nccl, 0)
     measured = spread(axes(setup)) if peak.tier == "formula" else None
     varied, upcast = _by_varied_lengths(setup, peak), _by_upcast(setup, peak)
+    kept = _by_core_attention(setup, peak)
+    open_bytes = varied + upcast + kept
     estimate = Estimate(
         setup=setup,
         peak=peak if room is None else _crowded(solver, peak, room),
@@ -50,15 +53,15 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         fits=fits(setup, need),
         typical_pct=measured and (measured.typical_low, measured.typical_high),
         uncalibrated=measured.uncalibrated if measured else (),
-        most_reserved=peak.reserved + varied + upcast if varied or upcast else 0,
-        notes=tuple(_open_points(setup, varied, upcast)),
+        most_reserved=peak.reserved + open_bytes if open_bytes else 0,
+        notes=tuple(_open_points(setup, varied, upcast, kept)),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
     return estimate, need
 
 
-def _open_points(setup: Setup, varied: int, upcast: int) -> Iterator[str]:
+def _open_points(setup: Setup, varied: int, upcast: int, kept: int) -> Iterator[str]:
     """What a reader has to know of how the setup was taken."""
     if varied:
         yield OPEN_LENGTHS
@@ -66,6 +69,12 @@ def _open_points(setup: Setup, varied: int, upcast: int) -> Iterator[str]:
         yield (
             f"embeddings, head and norms count in {setup.dtype}; --weights fp32 where peft's "
             f"prepare_model_for_kbit_training has cast them: {gib(upcast / GIB)} GiB more"
+        )
+    if kept:
+        yield (
+            f"selective recomputes {' and '.join(modules_of(setup.model))}; Megatron's default, "
+            f"core_attn, frees next to nothing beside flash attention: {gib(kept / GIB)} GiB more "
+            "with it"
         )
     if setup.server_share:
         yield (
@@ -92,6 +101,19 @@ def _by_upcast(setup: Setup, peak: Peak) -> int:
     if not by_bitsandbytes or not is_counted or setup.weights or setup.dtype == "fp32":
         return 0
     return _more_reserved(setup, setup.but(weights="fp32"), peak)
+
+
+def _by_core_attention(setup: Setup, peak: Peak) -> int:
+    """The same if Megatron's selective recomputation turns out to be of attention alone, which is
+    its default.
+    """
+    is_open = setup.recipe == "megatron" and setup.checkpointing == "selective"
+    if not is_open or setup.attention == "eager" or peak.tier == "trace":
+        return 0
+    from gputop_analysis.vram import formula
+
+    more = formula.peak(setup.but(checkpointing="none")).reserved - formula.peak(setup).reserved
+    return more if more > (WORTH_NAMING - 1) * peak.reserved else 0
 
 
 def _more_reserved(usual: Setup, other: Setup, peak: Peak) -> int:

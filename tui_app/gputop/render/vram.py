@@ -62,7 +62,8 @@ def words(setup: Setup) -> str:
         pieces.append(_adapter(setup.lora, setup.quantized))
     if takes_tokens(setup.model.family):
         pieces.append(f"seq {setup.seq}")
-    pieces += [f"micro-batch {setup.micro_batch}", setup.optimizer]
+    steps = f" x {setup.accumulation}" if setup.accumulation > 1 else ""
+    pieces += [f"micro-batch {setup.micro_batch}{steps}", setup.optimizer]
     if setup.images:
         pieces.append(f"{setup.images} x {setup.image_size} px")
     elif setup.image_size and _has_images_alone(setup):

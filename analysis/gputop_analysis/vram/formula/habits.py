@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.vram.formula.dims import BYTES
 from gputop_analysis.vram.formula.releases import release
-from gputop_analysis.vram.setup import PLAIN_LOOPS, TRANSFORMERS_CODE, Setup
+from gputop_analysis.vram.setup import (
+    KEEP_MASTER_WEIGHTS,
+    PLAIN_LOOPS,
+    TRANSFORMERS_CODE,
+    Setup,
+)
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
 """Shardings for which DeepSpeed's bf16 optimizer accumulates gradients in fp32."""
@@ -118,7 +123,7 @@ def _adapter_bytes(setup: Setup, weights: float) -> float:
 
 def _master_bytes(setup: Setup, weights: float) -> float:
     """Bytes of a weight's fp32 copy; 0: there is none."""
-    keeps_copy = setup.master_weights or setup.recipe in ("megatron", "deepspeed", "nanotron")
+    keeps_copy = setup.master_weights or setup.recipe in KEEP_MASTER_WEIGHTS
     return 4.0 if keeps_copy and weights < 4 else 0.0
 
 

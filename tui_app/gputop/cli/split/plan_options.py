@@ -67,6 +67,12 @@ def add_job(parser: Parser) -> None:
         "--dtype", type=_dtype, choices=DTYPES, help="of the products (default bf16)"
     )
     parser.add_argument(
+        "--weights",
+        choices=("fp32", "bf16"),
+        help="of the weights that are updated: bf16 has no fp32 copy, and gradients and moments in "
+        "bf16 too (default as the framework has them, mostly fp32)",
+    )
+    parser.add_argument(
         "--grad-dtype",
         choices=tuple(_GRADIENT_BYTES),
         help="of the gradients that are kept and reduced (default as the framework has them)",
@@ -195,9 +201,22 @@ def _as_trained(job: Job, options: argparse.Namespace) -> Job:
         job = job.of_framework(framework.name, framework.recipe, framework.habits)
     if options.compile:
         job = job.but(compiled=True, fused_elementwise=True)
+    if options.weights == "fp32":
+        job = job.but(master_weights=True)
+    elif options.weights:
+        job = _with_16_bits(job)
     if options.grad_dtype:
         job = job.but(gradient_bytes=_GRADIENT_BYTES[options.grad_dtype])
     return job
+
+
+def _with_16_bits(job: Job) -> Job:
+    from gputop_analysis.planner.frameworks import in_16_bits
+
+    try:
+        return in_16_bits(job)
+    except ValueError as error:
+        raise CliError(f"--weights bf16: {error}") from None
 
 
 def _usual_seq(in_run: Setup | None, model: ModelShape) -> int:
@@ -239,12 +258,15 @@ def framework_of(options: argparse.Namespace) -> Framework | None:
     Raises:
         CliError: there is none of that name.
     """
-    from gputop_analysis.planner.frameworks import named
+    from gputop_analysis.planner.frameworks import IN_16_BITS, named
 
-    if not getattr(options, "framework", None):
+    name = getattr(options, "framework", None)
+    if not name and getattr(options, "weights", None) == "bf16":
+        name = IN_16_BITS
+    if not name:
         return None
     with cli_errors(LookupError):
-        return named(options.framework)
+        return named(name)
 
 
 def adapters_of(options: argparse.Namespace) -> Lora | None:

@@ -41,7 +41,8 @@ def as_text(
     job, hardware = plan.job, plan.cluster
     lines = [
         f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} "
-        f"a node: {job.global_batch:,} x {job.seq:,} tokens a step, {job.dtype}",
+        f"a node: {job.global_batch:,} x {job.seq:,} tokens a step, {job.dtype}"
+        + ("" if job.habits.master_weights else ", weights in 16 bits"),
         painted(f"{first.name}: {step_time(first.step_s)} a step", "bold", colour)
         + f" ({step_time(first.interval_s[0])} to {step_time(first.interval_s[1])} in 80 % of "
         f"cases), {first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
