@@ -399,3 +399,12 @@ def test_weights_in_16_bits_halve_what_is_kept_and_moved(capsys):
     )
     ratio = halved["pick"]["parts_s"]["optimizer"] / kept["pick"]["parts_s"]["optimizer"]
     assert ratio == pytest.approx(16 / 34)
+
+
+def test_what_a_launch_does_not_write_is_said(capsys):
+    code, out, err = run(
+        capsys, "launch", *ASKED, "--for", "torchrun", "--optimizer", "lion", "--lora"
+    )
+    assert code == 0 and "lion" not in out
+    assert "the split is for --optimizer lion --lora: that is not written here" in err
+    assert "not written here" not in run(capsys, "launch", *ASKED, "--for", "torchtitan")[2]

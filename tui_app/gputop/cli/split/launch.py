@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -16,6 +17,17 @@ from gputop.cli.split.plan_options import add_gpus, add_job, add_split, fleet_of
 if TYPE_CHECKING:
     from gputop_analysis.launch.strategy import Launch, Strategy
 
+_LEFT_TO_THE_SCRIPT = (
+    "optimizer",
+    "weights",
+    "grad_dtype",
+    "lora",
+    "qlora",
+    "lora_rank",
+    "lora_targets",
+    "compile",
+)
+"""Options of the job that change how it is split, and that a strategy has no place for."""
 _USAGE = (
     "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slurm] [--write "
     "FOLDER] [-- train.py ARGS]"
@@ -29,6 +41,7 @@ def execute(words: list[str]) -> int:
     from gputop_analysis.launch.emit import emit
 
     strategy = _strategy(options, script)
+    _tell_unwritten(options)
     with cli_errors(ValueError, LookupError):
         launch = emit(strategy, options.launcher, options.slurm)
     if options.write:
@@ -87,6 +100,17 @@ def _strategy(options, script: list[str]) -> Strategy:
         script=script[0] if script else "train.py",
         arguments=tuple(script[1:]),
     )
+
+
+def _tell_unwritten(options: argparse.Namespace) -> None:
+    """Says on stderr what the split was chosen for, and no file or flag says."""
+    given = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name in _LEFT_TO_THE_SCRIPT
+        if (value := getattr(options, name))
+    ]
+    if given:
+        notice(f"the split is for {' '.join(given)}: that is not written here, set it yourself")
 
 
 def _write(launch: Launch, folder: Path) -> None:
