@@ -42,7 +42,7 @@ NAMES = {
     "first_step": "first step",
     "restart": "restarting",
     "lost_work": "lost work",
-    "hang": "hanging",
+    "hang": "long without a step",
     "shutdown": "after the last step",
 }
 TELLING = 0.05

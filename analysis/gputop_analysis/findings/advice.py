@@ -82,6 +82,11 @@ SHAPES_COST = RunNeed("a GPU or torch.compile", lambda run: run.on_gpu or run.co
 SPLIT_MODEL = RunNeed("a model split over ranks", lambda run: run.splits_model)
 TOKENS = RunNeed("batches of tokens", lambda run: run.batch_has("int64", "int32"))
 WRITTEN_OUT = RunNeed("attention written out", lambda run: run.attention in (None, "eager"))
+TRAINERS_BATCHES = RunNeed(
+    "batches by the Trainer's own sampler",
+    # sentence-transformers' Trainer makes its own (base/trainer.py, get_batch_sampler)
+    lambda run: not str(run.loader.get("collate_fn") or "").startswith("SentenceTransformer"),
+)
 TRANSFORMERS_5 = RunNeed(
     "transformers 5's Trainer",
     lambda run: run.trainer == "transformers" and run.version("transformers") >= (5,),

@@ -27,7 +27,8 @@ _PHRASES = {
     },
     "evaluate": {
         "": "evaluate every {every} steps instead of every {now}",
-        "transformers": "eval_strategy='steps', eval_steps={every} in TrainingArguments",
+        "transformers": "eval_strategy='steps', eval_steps={every} in TrainingArguments (with "
+        "load_best_model_at_end, save_steps must be a multiple of it)",
         "lightning": "Trainer(val_check_interval={every}, check_val_every_n_epoch=None)",
     },
     "save": {

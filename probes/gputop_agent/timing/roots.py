@@ -17,6 +17,7 @@ MOST_SHARE = 1 / 200  # of the time since the first pass that further ones may t
 MAX_DEPTH, MAX_FRAMES = 4, 4
 MAX_CHILDREN = 256
 MAX_NODES = 1000  # of a graph that are looked at for a leaf
+NEARLY_ALL = 0.9  # of its parameters, by number, that a wrapper's network has
 WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps the model
 
 
@@ -280,13 +281,30 @@ def _is_loss(module):
 
 
 def _hook_with_wrapped(module, trained):
-    """Hook a root and what it wraps: evaluation often calls what DDP or torch.compile wraps."""
+    """Hook a root and what it wraps: evaluation often calls what DDP or torch.compile wraps, or the
+    network alone that a diffusion model, peft or a trainer's module holds.
+    """
     for _ in range(MAX_DEPTH):
         hook_module(module, trained)
         inner = [module.__dict__["_modules"].get(name) for name in WRAPPED_AS]
-        module = next((child for child in inner if child is not None), None)
+        module = next((child for child in inner if child is not None), None) or _nearly_all(module)
         if module is None or "_modules" not in module.__dict__:
             return
+
+
+def _nearly_all(module):
+    """The child that has nearly all of a module's parameters, if one has and can be called."""
+    most = NEARLY_ALL * _count_parameters(module)
+    containers = session.torch.nn.ModuleList, session.torch.nn.ModuleDict
+    for child in _children(module):
+        count = _count_parameters(child)
+        if count and count >= most and not isinstance(child, containers):
+            return child
+    return None
+
+
+def _count_parameters(module):
+    return sum(1 for _ in module.parameters())
 
 
 def _note_roots(found, wanted):

@@ -253,11 +253,14 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
             "a peer is missing"
         )
     subject = f"rank {still.rank}" if still.rank is not None else "the run"
+    what = f"{subject} is busy but makes no step" + (f": stuck at {line}" if line else "")
+    if _excuse(view, still):
+        what = f"{subject} was busy without a step" + (f" at {line}" if line else "")
     return _finding(
         view,
         spec,
         still,
-        what=f"{subject} is busy but makes no step" + (f": stuck at {line}" if line else ""),
+        what=what,
         more=busy,
         fix=f"look at {line or 'the stack'}: {cause}; utilisation is not progress",
         inputs=(

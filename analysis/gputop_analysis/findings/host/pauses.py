@@ -25,6 +25,7 @@ from gputop_analysis.findings.sites import (
     trainers_call,
 )
 from gputop_analysis.model import Finding, Input
+from gputop_analysis.series import RankSeries
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
 
@@ -207,7 +208,8 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     every = _usual_distance(evaluated_after) or max(1, series.total_steps() // count)
     site = top_site(view, "eval", rank=spent.rank)
     run = Facts(view, spent.rank)
-    remaining_share = 1 - 1 / RARER
+    rarer = _rarer(view, series, every)
+    saved_share = 1 - 1 / rarer
     forwards_ms = float(series.per_step_ms("eval_ns").mean())
     around = ""
     if spent.ms.value > MUCH_AROUND * forwards_ms:
@@ -221,23 +223,34 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         f"steps or so, {spent.ms.value * every:,.0f} ms "
         f"each{around}: {spent.percent}" + (f"; its forwards: {site.words}" if site else ""),
         fix=(
-            phrase(run, "evaluate", by_trainer=_by_trainer(site), every=every * RARER, now=every),
+            phrase(
+                run, "evaluate", by_trainer=_by_trainer(site), every=round(every * rarer), now=every
+            ),
             Option("on fewer batches, or with a larger batch size", promises=False),
         ),
         rank=only_on(spent, shares),
         site=_asked_at(view, spent.rank, site),
-        recoverable_ms_per_step=spent.ms.value * remaining_share,
-        interval_ms_per_step=(spent.ms.low * remaining_share, spent.ms.high * remaining_share),
+        recoverable_ms_per_step=spent.ms.value * saved_share,
+        interval_ms_per_step=(spent.ms.low * saved_share, spent.ms.high * saved_share),
         proof=spent.proof(
             "evaluation",
             EVALUATING,
             "steps.eval_ns, steps.other_ns",
             "evaluation time = forwards that evaluate, and what the code around them takes above "
-            f"other steps; recoverable = evaluation time x (1 - 1/{RARER}): asked for {RARER} "
-            "times less often",
+            f"other steps; recoverable = evaluation time x (1 - 1/{rarer:.3g}): asked for "
+            f"{rarer:.3g} times less often",
             Input("evaluations", count, "", "records with steps.eval_ns above 0"),
         ),
     )
+
+
+def _rarer(view: RunView, series: RankSeries, every: int) -> float:
+    """So many times less often that two evaluations are left of a run that has ended well."""
+    codes = [host.state.exit_code for host in view.record.hosts.values()]
+    if not codes or any(code != 0 for code in codes):
+        return RARER
+    half = series.total_steps() / 2
+    return min(float(RARER), max(half / every, 2.0))
 
 
 def _asked_at(view: RunView, rank: int, site: Site | None) -> str | None:

@@ -9,6 +9,7 @@ from gputop_analysis.findings.advice import (
     ONE_SHAPE,
     OWN_LOOP,
     SEVERAL_SHAPES,
+    TRAINERS_BATCHES,
     TRANSFORMERS_5,
     Option,
 )
@@ -150,10 +151,13 @@ def _shorter_rows(run: Facts, rows: _Rows) -> tuple[str | Option, ...]:
     )
     return (
         to_longest if rows.is_cut_short else Option(to_longest, needs=(ONE_SHAPE,)),
-        Option("group_by_length=True in TrainingArguments", needs=(MAP_STYLE, SEVERAL_SHAPES)),
+        Option(
+            "group_by_length=True in TrainingArguments",
+            needs=(TRAINERS_BATCHES, MAP_STYLE, SEVERAL_SHAPES),
+        ),
         Option(
             "train_sampling_strategy='group_by_length' in TrainingArguments",
-            needs=(TRANSFORMERS_5, MAP_STYLE, SEVERAL_SHAPES),
+            needs=(TRANSFORMERS_5, TRAINERS_BATCHES, MAP_STYLE, SEVERAL_SHAPES),
         ),
         Option("group samples of similar length", needs=(OWN_LOOP, MAP_STYLE, SEVERAL_SHAPES)),
         "pack several samples into one sequence",

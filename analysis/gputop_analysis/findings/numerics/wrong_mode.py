@@ -90,6 +90,13 @@ SEVERAL = 2
 """Evaluations that were in training mode."""
 
 
+def _is_by_sample(kinds: list[str]) -> bool:
+    """Whether all that works otherwise normalises each sample by itself: nothing of it is random,
+    and none depends on the others of its batch.
+    """
+    return bool(kinds) and all(kind.startswith("InstanceNorm") for kind in kinds)
+
+
 @finding(
     id="NU21",
     name="evaluated in training mode",
@@ -120,19 +127,28 @@ def evaluated_in_training_mode(view: RunView, spec: Spec) -> Finding | None:
         if last.get("evaluated_copy"):
             name, model = f"a copy of {name}", "copy"
             other = "while the one that is trained was in eval mode"
-        parts = ", ".join(last.get("evaluated_in_training_parts") or [])
+        kinds = last.get("evaluated_in_training_parts") or []
+        parts, by_sample = ", ".join(kinds), _is_by_sample(kinds)
+        what_it_does = (
+            "batch norm also takes the statistics of what it is evaluated on into its own"
+        )
+        why = "the scores are of a model with dropout, or that normalises by the batch"
+        if by_sample:
+            what_it_does = "it takes the statistics of what it is given into its own"
+            why = (
+                "it normalises each sample by itself in training mode, and by the statistics of "
+                "the training in eval mode, which may not be what is wanted of pictures"
+            )
         site = last.get("evaluated_in_training_at")
         at = f" at {site}" if site else ""
         return spec.make(
-            severity="medium",
+            severity="info" if by_sample else "medium",
             title=f"{name} is evaluated in training mode: {parts}",
             evidence=f"{name} of rank {rank} was called without gradients{at} while it was in "
             f"training mode, in {steps} steps up to step {last['step']}, {other}; "
-            f"what works otherwise in training mode: {parts}; batch norm also takes the "
-            "statistics of what it is evaluated on into its own",
+            f"what works otherwise in training mode: {parts}; {what_it_does}",
             fix=f"call {model}.eval() before {site or 'the evaluation'}, and {model}.train() after "
-            "it: "
-            "the scores are of a model with dropout, or that normalises by the batch",
+            f"it: {why}",
             rank=rank,
             site=site,
             confidence=0.8,
