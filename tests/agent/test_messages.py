@@ -80,3 +80,40 @@ def test_received_in_the_background_and_raised_in_a_child(tmp_path):
         for event in guest.of_type("goodbye")
     ]
     assert goodbye["reason"] == "exception"
+
+
+PIPELINE = """
+import eager, os, tempfile, time, torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+
+def train(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for _ in range(40):
+        x = torch.ones(4)
+        if rank == 0:
+            time.sleep(0.01)
+        kind = dist.isend if rank == 0 else dist.irecv
+        for work in dist.batch_isend_irecv([dist.P2POp(kind, x, 1 - rank)]):
+            work.wait()
+        model(x).sum().backward()
+        optimizer.step()
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    multiprocessing.start_processes(train, (tempfile.mktemp(),), 2, start_method="fork")
+"""
+
+
+def test_the_wait_for_a_message_is_communication(tmp_path):
+    """A pipeline made by hand waits for its neighbour's work: it was told as host code."""
+    script = tmp_path / "pipeline.py"
+    script.write_text(PIPELINE)
+    found = run_script([str(script)])
+    assert (found.exit_code, found.agent_errors) == (0, ""), found.stderr
+    waits = sorted(guest.phase_ms("comm") for guest in found.guests if guest.n_steps > 30)
+    assert len(waits) == 2 and waits[0] < 100 and waits[1] > 0.8 * 38 * 10

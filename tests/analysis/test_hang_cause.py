@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.hangs.call_order import Call, deviation
 from gputop_analysis.hangs.cause import judge
 from gputop_analysis.hangs.mismatch import of_a_mismatch
@@ -549,3 +550,21 @@ def test_of_two_unusual_calls_that_meet_the_other_operation_is_at_fault(later):
     told = replace(size, operation="gloo:broadcast", at_ns=94 + 2 * later)
     cause = judge({0: in_torch((*done, size), 70), 1: in_torch((*done, told), 70)}, groups)
     assert cause.rank == 1 and "rank 1 calls broadcast" in cause.words
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "words"),
+    [
+        (9, "lock", "rank 1 is stuck at train.py:60 main: it waits for a lock, after its last "
+         "step: rank 0 ended"),
+        (5, "ended early", "rank 0 ended its training after 10 steps, the others go on"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_has_made_all_its_steps_stands_by_itself(step, kind, words):
+    """The one that ended was blamed for a rank that stands in the end of the program."""
+    place = ThreadPlace("train.py:60", "main")
+    stands = RankStanding(places=(place,), state="S", system_call="futex", step=step)
+    cause = judge({0: RankStanding(left="ended early", step=10), 1: stands}, {})
+    assert cause is not None and (cause.kind, cause.words) == (kind, words)
+    assert cause.is_at_the_end == (kind == "lock")
+    assert ("destroy_process_group" in advice_on(cause, {})) == cause.is_at_the_end

@@ -259,3 +259,18 @@ def test_what_a_blocked_thread_waits_for(tmp_path: Path) -> None:
     if os.uname().machine == "x86_64":
         assert (found["path"], found["mount"].endswith(")")) == (str(fifo), True)
     assert blocked.describe(reader.pid, reader.pid)["state"] == ""
+
+
+@pytest.mark.parametrize(("steps", "told"), [(2, ["hang_suspected"]), (1, [])])
+def test_a_rank_that_does_not_end_with_the_others_hangs_after_few_steps_too(
+    tmp_path, monkeypatch, steps: int, told: list[str]
+) -> None:
+    """Its last step ends with the process. With fewer steps it may be in a long first one."""
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(3, only=0)
+    watched.train(steps, only=1)
+    watched.wait(31)
+    assert watched.kinds() == []
+    watched.ranks[0].said_goodbye = True
+    watched.wait(5)
+    assert watched.kinds() == told

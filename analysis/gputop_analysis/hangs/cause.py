@@ -85,6 +85,9 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
     awaited = _awaited(ranks, groups)
     idle = [rank for rank, standing in ranks.items() if standing.left or standing.pending is None]
     roots = [rank for rank in idle if awaited[rank] or ranks[rank].left or len(idle) == 1]
+    at_the_end = _still_at_the_end(idle, ranks, awaited)
+    if at_the_end:
+        return of_one_outside(_worst(at_the_end, ranks, awaited), ranks, groups)
     if roots:
         return of_one_outside(_worst(roots, ranks, awaited), ranks, groups)
     waiting = {rank: standing for rank, standing in ranks.items() if standing.pending is not None}
@@ -97,6 +100,18 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
     if is_queued(calls):
         return _all_queued(calls, ranks, groups)
     return _all_wait(waiting, ranks, groups)
+
+
+def _still_at_the_end(idle: list[int], ranks: Ranks, awaited: Counter[int]) -> list[int]:
+    """Ranks that have made all their steps and do not end, where the others have ended well and
+    nobody waits for these.
+    """
+    ended = [rank for rank in idle if ranks[rank].left]
+    there = [rank for rank in ranks if not ranks[rank].left]
+    if not ended or any(ranks[rank].left != "ended early" or awaited[rank] for rank in ended):
+        return []
+    are_through = all(rank in idle and _is_through(ranks[rank], ranks) for rank in there)
+    return there if are_through else []
 
 
 def _awaited(ranks: Ranks, groups: Groups) -> Counter[int]:
@@ -182,6 +197,7 @@ def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
         words=_outside_words(rank, kind, site, ranks, waiting),
         site=site,
         waiting=_waiting_words(waiting, ranks, groups),
+        is_at_the_end=_is_through(standing, ranks),
     )
 
 
@@ -196,11 +212,24 @@ def _outside_words(rank: int, kind: str, site: str | None, ranks: Ranks, waiting
     words = f"rank {rank} {_WORDS.get(kind, kind)}"
     if site:
         words = f"rank {rank} is stuck at {site}: it {_WORDS.get(kind, kind)}"
+    if _is_through(standing, ranks):
+        words += f", after its last step: {rank_list(_ended(ranks))} ended"
     if kind in ("died", "raised") and standing.left_words:
         return f"{words} ({standing.left_words})"
     if kind in ("reads", "writes", "storage") and standing.path:
         return f"{words}: {standing.path}"
     return words
+
+
+def _is_through(standing: RankStanding, ranks: Ranks) -> bool:
+    """Whether a rank is in the last step of those that have ended well, or beyond it."""
+    ended = _ended(ranks)
+    last_steps = [ranks[rank].step for rank in ended]
+    return bool(ended) and not standing.left and standing.step + 1 >= max(last_steps)
+
+
+def _ended(ranks: Ranks) -> list[int]:
+    return [rank for rank, standing in ranks.items() if standing.left == "ended early"]
 
 
 def words_so_far(cause: Cause) -> str:

@@ -108,6 +108,8 @@ class Cause:
     waiting: str = ""
     """``ranks 0-7 but 5 wait in all_reduce number 31 of the dp group (train.py:40)``."""
     confidence: float = 0.9
+    is_at_the_end: bool = False
+    """All steps are made, and other ranks have ended well."""
 
 
 Ranks = Mapping[int, RankStanding]

@@ -67,6 +67,9 @@ def _wrap(module):
         if original is not None:
             wrapper = guard.around(original, begin, after_message, always=True)
             _put_in(module, package, name, wrapper)
+    work = getattr(module, "Work", None)
+    if work is not None:
+        guard.patch(work, "wait", guard.around(work.wait, before_wait, after))
     # torch compares the functions isend and irecv with those of each P2POp: what they call is
     # wrapped instead
     for name, begin in (("send", before_isend), ("recv", before_irecv)):
@@ -110,6 +113,13 @@ def before_exchange(args, kwargs):
 def _wants_gradient(argument):
     parts = argument if isinstance(argument, (list, tuple)) else (argument,)
     return any(getattr(part, "requires_grad", False) for part in parts)
+
+
+def before_wait(args, kwargs):
+    """Begin the phase: an asynchronous call is waited for, outside of one that waits itself."""
+    if session.phase == COMM:
+        return None
+    return before((), {})
 
 
 def after(token, args, result):

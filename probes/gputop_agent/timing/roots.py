@@ -195,9 +195,8 @@ def look_again():
     ):
         return
     search.depth += 1
-    children = [child for module in living.alive(search.frontier) for child in _children(module)][
-        :MAX_CHILDREN
-    ]
+    parents = living.alive(search.frontier)
+    children = [child for module in parents for child in _called_children(module)][:MAX_CHILDREN]
     for child in children:
         hook_module(child)
     search.frontier = [weakref.ref(child) for child in children]
@@ -272,6 +271,18 @@ def _children(module):
     ]
 
 
+def _called_children(module):
+    """Its children, and of containers that are never called those in them."""
+    children = []
+    for child in _children(module):
+        children += _called_children(child) if isinstance(child, _containers()) else [child]
+    return children
+
+
+def _containers():
+    return session.torch.nn.ModuleList, session.torch.nn.ModuleDict
+
+
 def _parameters_of(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -295,10 +306,9 @@ def _hook_with_wrapped(module, trained):
 def _nearly_all(module):
     """The child that has nearly all of a module's parameters, if one has and can be called."""
     most = NEARLY_ALL * _count_parameters(module)
-    containers = session.torch.nn.ModuleList, session.torch.nn.ModuleDict
     for child in _children(module):
         count = _count_parameters(child)
-        if count and count >= most and not isinstance(child, containers):
+        if count and count >= most and not isinstance(child, _containers()):
             return child
     return None
 

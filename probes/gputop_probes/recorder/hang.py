@@ -97,7 +97,9 @@ class HangWatch:
         return any(now_s - rank.moved_s < _MOVES_EVERY_S for rank in self._ranks.connected())
 
     def _stands_still(self, rank: Rank, now_s: float, limit_s: float) -> bool:
-        if rank.steps_seen < FIRST_STEPS or rank.said_goodbye or now_s - rank.progress_s <= limit_s:
+        if rank.said_goodbye or now_s - rank.progress_s <= limit_s:
+            return False
+        if rank.steps_seen < FIRST_STEPS and not self._has_been_left(rank):
             return False
         stat = procfs.stat(rank.pid)
         if stat is not None and stat.state in "Tt":
@@ -105,6 +107,12 @@ class HangWatch:
             rank.progress_s = now_s
             return False
         return stat is not None
+
+    def _has_been_left(self, rank: Rank) -> bool:
+        """Whether a rank has ended that made no more steps: this one need not make any either."""
+        steps = rank.steps_seen + 1  # the last one ends with the process
+        others = self._ranks.by_number.values()
+        return any(other.said_goodbye and other.steps_seen <= steps for other in others)
 
     def _begin(self, silent: list[Rank], now_s: float) -> None:
         self._silent = silent

@@ -50,6 +50,11 @@ def advice_on(cause: Cause, thread: dict[str, Any]) -> str:
             f"look at why rank {cause.rank} ended: its last output and the kernel's log (`dmesg "
             "-T`) say more; torchrun ends the other ranks where one is gone"
         )
+    if cause.is_at_the_end:
+        return (
+            f"look at {cause.site or 'the stack'}: what runs after the last step has to end on each "
+            "rank; torch.distributed.destroy_process_group() before models and groups are freed"
+        )
     place_text = f" ({cause.site})" if cause.site else ""
     return _ADVICE.get(
         cause.kind,

@@ -27,8 +27,8 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.findings.site import Site
 from gputop_analysis.findings.sites import top_site
-from gputop_analysis.findings.stages import passes_messages, pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.stages import passes_messages, pipeline_ranks
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView

@@ -10,8 +10,8 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.ranks.stragglers import Straggler, straggler, straggler_at
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.stages import passes_messages
 from gputop_analysis.view import RunView
 
 MORE_WORK = 1.05

@@ -12,9 +12,9 @@ import numpy as np
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, run_queue
-from gputop_analysis.findings.stages import chunks_of, micro_batches, pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.pipeline import expected_bubble, measured_bubble, micro_batches_for
+from gputop_analysis.stages import chunks_of, micro_batches, pipeline_ranks
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 

@@ -31,9 +31,9 @@ from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
 from gputop_analysis.findings.site import Site, named
 from gputop_analysis.findings.sites import called_from, top_site
-from gputop_analysis.findings.stages import passes_messages
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.rank_excess import reference
+from gputop_analysis.stages import passes_messages
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView, once_per_view

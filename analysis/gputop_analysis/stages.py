@@ -8,6 +8,8 @@ from gputop_analysis.view import RunView, once_per_view
 MOSTLY = 0.5
 """Of the calls that flight recorders hold."""
 PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
+SHARED_AXES = ("tp", "tensor", "model", "mp", "cp", "context", "sp", "sequence")
+"""Of a mesh, along which ranks work on the same batch."""
 
 
 def micro_batches(view: RunView) -> int | None:
@@ -34,6 +36,28 @@ def pipeline_ranks(view: RunView) -> int | None:
             if str(name).lower() in PIPELINE_AXES and size > 1:
                 return int(size)
     return None
+
+
+def ranks_of_a_batch(view: RunView) -> int:
+    """Ranks that train on one batch together, as those of tensor, pipeline and context parallelism;
+    1 where each has its own, 0 where that is not known: stages of a pipeline made by hand.
+    """
+    if view.world_size == 1:
+        return 1
+    by_mesh = max(map(_together, view.hellos.values()), default=1)
+    together = max(by_mesh, pipeline_ranks(view) or 1)
+    if together == 1 and passes_messages(view):
+        return 0
+    return together
+
+
+def _together(hello: Hello) -> int:
+    mesh = (hello.get("parallel") or {}).get("mesh") or {}
+    ranks = 1
+    for name, size in zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False):
+        if str(name).lower() in (*PIPELINE_AXES, *SHARED_AXES):
+            ranks *= int(size)
+    return ranks
 
 
 @once_per_view
