@@ -28,7 +28,7 @@ def before_scale(args, kwargs):
         return
     session.scaler_seen = session.gradients_scaled = True
     outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
-    autograd.note_loss(outputs)
+    autograd.take_loss(outputs)
     open_step.loss_is_known = True
 
 

@@ -10,6 +10,7 @@ from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import BACKWARD, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import activation, batch, clock, device, events, replicas, roots, steps
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
+from gputop_agent.timing.loss_scale import loss_scale
 from gputop_agent.timing.step_state import NO_GAP, open_step
 from gputop_agent.timing.steps import fold
 from gputop_agent.watchers.layers import layers
@@ -53,7 +54,7 @@ def before_backward(args, kwargs):
     if open_step.inputs is not None:
         _count_inputs()
     if args and not open_step.loss_is_known:
-        note_loss(args[0])
+        take_loss(args[0])
     if numerics.watch.is_in and args:
         guard.safely(numerics.before_backward, args[0])
     open_step.in_backward = True
@@ -188,6 +189,13 @@ def _inputs(args, kwargs):
     if isinstance(inputs, (list, tuple)):
         return inputs
     return (inputs,)
+
+
+def take_loss(loss):
+    """Note a loss whose graph is still there."""
+    if loss_scale.steps_left:
+        guard.safely(loss_scale.look, loss)
+    note_loss(loss)
 
 
 @modes.unseen

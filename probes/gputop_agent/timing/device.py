@@ -19,6 +19,7 @@ from gputop_agent import wire
 from gputop_agent.runtime import transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import clock, memory
+from gputop_agent.timing.loss_scale import loss_scale
 
 _PERIOD_NS = 40_000_000  # about 30 us of work a sampled step: 0.075 %
 # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
@@ -245,7 +246,8 @@ class DeviceClock:
     def _emit(self, sample):
         parts = sample.parts_ms()
         scalars = {name: value.item() for name, _, value, _ in sample.scalars}
-        loss, grad_norm = scalars.get("loss", _NAN), _float32(scalars.get("grad_norm", _NAN))
+        loss = loss_scale.factor * scalars.get("loss", _NAN)
+        grad_norm = _float32(scalars.get("grad_norm", _NAN))
         if parts is None:
             times = [_NAN] * 7
         else:

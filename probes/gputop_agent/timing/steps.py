@@ -25,6 +25,7 @@ from gputop_agent.timing.clock import (
     TOKENS,
     totals,
 )
+from gputop_agent.timing.loss_scale import loss_scale
 from gputop_agent.timing.step_state import NAN, NO_GAP, Cut, open_step
 from gputop_agent.wire import F_NO_FORWARD, F_UNSTEADY, FOLD_NS
 
@@ -160,10 +161,14 @@ def close_late():
 
 
 def _loss_of(step):
-    """Return the mean of the losses read in the step, NaN without any, and ``F_NONFINITE`` or 0."""
+    """Return the mean of the losses read in the step, before they were divided by their number; NaN
+    without any; and ``F_NONFINITE`` or 0.
+    """
+    if loss_scale.steps_left:
+        loss_scale.step_ends(open_step.backwards)
     if not open_step.loss_count:
         return NAN, 0
-    loss = open_step.loss_sum / open_step.loss_count
+    loss = loss_scale.factor * open_step.loss_sum / open_step.loss_count
     last_read_step, fold.loss_step = fold.loss_step, step
     if loss - loss == 0:
         return loss, 0
