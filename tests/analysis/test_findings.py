@@ -286,6 +286,33 @@ def test_checkpoints_and_evaluation(tmp_path, phase, flag, id):
     assert f"every {rarer} steps" in found(build)[id].fix
 
 
+@pytest.mark.parametrize(("exit_code", "every"), [(0, 62), (1, 200), (None, 200)])
+def test_of_a_run_that_has_ended_well_two_evaluations_are_left(tmp_path, exit_code, every):
+    """It was told to evaluate every 200 steps, of which it has 125."""
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={"inside": ["transformers"], "num_workers": 0})
+    for step in range(125):
+        often = step % 20 == 19
+        flags = wire.F_EVAL * often or wire.F_FIRST * (step == 0)
+        build.step(forward=10.0, flags=flags, eval=100.0 * often)
+    if exit_code is not None:
+        build.end(exit_code)
+    told = found(build)["HO08"]
+    assert f"eval_steps={every} in TrainingArguments" in told.fix
+    assert "save_steps must be a multiple of it" in told.fix
+    assert told.recoverable_ms_per_step == pytest.approx(4.8 * (1 - 20 / every), rel=0.05)
+
+
+def test_a_last_checkpoint_beside_regular_ones_does_not_change_their_distance(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(49):
+        often = step % 6 == 5 or step == 48
+        flags = wire.F_CHECKPOINT * often or wire.F_FIRST * (step == 0)
+        build.step(forward=10.0, flags=flags, checkpoint=50.0 * often)
+    assert "one every 6 steps or so" in found(build)["HO07"].evidence
+
+
 def test_the_code_around_an_evaluation_is_part_of_it(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

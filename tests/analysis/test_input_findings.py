@@ -491,6 +491,13 @@ def test_rows_padded_to_one_length_are_not_mended_by_grouping(tmp_path):
     assert "group samples of similar length" in several and "longest" not in several
 
 
+@pytest.mark.parametrize("kept", [{"kept": 20_000}, {}])
+def test_batches_that_end_with_their_longest_row_are_not_to_be_padded_to_it(tmp_path, kept):
+    build = waiting(tmp_path, data=0.1)
+    build.event("padding", rank=0, batches=20, places=20_000, tokens=8_000, **kept)
+    assert ("to its longest" in found(build)["IN14"].fix) is (not kept)
+
+
 @pytest.mark.parametrize(
     ("kept", "distinct", "site"),
     [

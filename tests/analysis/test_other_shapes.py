@@ -682,6 +682,20 @@ def test_a_model_that_is_evaluated_in_training_mode(tmp_path, times, is_told):
         assert told.site == "train.py:40" and "model.eval() before train.py:40" in told.fix
 
 
+def test_what_normalises_each_sample_by_itself_gives_no_false_scores(tmp_path):
+    """StarGAN draws pictures with instance norm: nothing of it is random or of the batch."""
+    build = looked_at(
+        tmp_path,
+        evaluated_in_training="Generator",
+        evaluated_in_training_parts=["InstanceNorm2d"],
+        evaluated_in_training_steps=3,
+        evaluated_in_training_at="solver.py:320",
+    )
+    told = found(build)["NU21"]
+    assert told.severity == "info" and "normalises each sample by itself" in told.fix
+    assert "scores" not in told.fix and "batch" not in told.fix + told.evidence
+
+
 def test_a_copy_that_is_evaluated_in_training_mode(tmp_path):
     build = looked_at(
         tmp_path,

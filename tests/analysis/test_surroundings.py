@@ -24,6 +24,15 @@ from gputop_analysis.findings.crash.surroundings import advice
         ("AttributeError: module 'numpy' has no attribute 'float'", "'numpy<1.24'"),
         ("RuntimeError: Error downloading train-images.gz:", "where there is a network"),
         ("OSError: We couldn't connect to 'https://hub' to load", "HF_TOKEN"),
+        (
+            'ModuleNotFoundError: `jsonargparse` is required: pip install "jsonargparse[sig]>=4".',
+            '`pip install "jsonargparse[sig]>=4"`',
+        ),
+        (
+            "ModuleNotFoundError: Requirement 'x>=4' not met. HINT: `pip install -U 'x[sig]>=4'`",
+            "`pip install -U 'x[sig]>=4'`",
+        ),
+        ("ImportError: Using bar requires foo: please run pip install foo.", "`pip install foo`"),
         ("RuntimeError: server [::]:29500 failed: EADDRINUSE", "the port is taken"),
     ],
 )

@@ -223,9 +223,8 @@ def _outside_words(rank: int, kind: str, site: str | None, ranks: Ranks, waiting
 
 def _is_through(standing: RankStanding, ranks: Ranks) -> bool:
     """Whether a rank is in the last step of those that have ended well, or beyond it."""
-    ended = _ended(ranks)
-    last_steps = [ranks[rank].step for rank in ended]
-    return bool(ended) and not standing.left and standing.step + 1 >= max(last_steps)
+    last_step = max((ranks[rank].step for rank in _ended(ranks)), default=0)
+    return last_step > 0 and not standing.left and standing.step + 1 >= last_step
 
 
 def _ended(ranks: Ranks) -> list[int]:

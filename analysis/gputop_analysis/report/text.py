@@ -20,6 +20,7 @@ from gputop_analysis.report.words import (
     covered,
     done,
     figure,
+    many_backwards,
     output_notes,
     own_work,
     peak_memory,
@@ -126,6 +127,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield from wrap(note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10)
     yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
+    if within := many_backwards(report.record):
+        yield f"{'':<9} {within}"
     for label, figures in (("speed", speed(s)), ("step", step_time(s))):
         yield from wrap(f"{label:<9} {figures}", width, subsequent_indent=" " * 10)
     yield from _startup(report, width)

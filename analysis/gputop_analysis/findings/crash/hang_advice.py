@@ -52,8 +52,8 @@ def advice_on(cause: Cause, thread: dict[str, Any]) -> str:
         )
     if cause.is_at_the_end:
         return (
-            f"look at {cause.site or 'the stack'}: what runs after the last step has to end on each "
-            "rank; torch.distributed.destroy_process_group() before models and groups are freed"
+            f"look at {cause.site or 'the stack'}: what runs after the last step has to end on "
+            "each rank; torch.distributed.destroy_process_group() before models and groups go"
         )
     place_text = f" ({cause.site})" if cause.site else ""
     return _ADVICE.get(

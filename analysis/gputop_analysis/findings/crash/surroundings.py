@@ -41,6 +41,11 @@ def _module_missing(match: re.Match[str], folder: str, place: str) -> str:
     )
 
 
+def _as_it_says(match: re.Match[str], folder: str, place: str) -> str:
+    command = match["command"].rstrip(".,:;)")
+    return f"install what it asks for, for the Python that runs the command: `{command}`"
+
+
 def _file_missing(match: re.Match[str], folder: str, place: str) -> str:
     path = match["path"]
     if os.path.isabs(path) or not folder:
@@ -110,6 +115,14 @@ _GONE = "|".join((*_GONE_IN_1_24, *_GONE_IN_2))
 _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
     (re.compile("EADDRINUSE|address already in use", re.IGNORECASE), _port_taken),
     (re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[\w.]+)'"), _module_missing),
+    (
+        re.compile(
+            r"^(?:Import|ModuleNotFound|Runtime)Error: .*?"
+            r"""(?P<command>pip install (?:-\S+ )*(?:"[^"]+"|'[^']+'|[^\s`'"]+))""",
+            re.DOTALL,
+        ),
+        _as_it_says,
+    ),
     (re.compile(r"^FileNotFoundError: \[Errno 2\] .*?: '(?P<path>[^']+)'"), _file_missing),
     (
         re.compile(r"^FileNotFoundError: (?!\[)(?:.*?['\"\s])?(?P<path>[\w.~-]*/[\w./~+-]*\w)"),

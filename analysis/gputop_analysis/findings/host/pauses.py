@@ -69,7 +69,8 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         return None
     events = list(view.events("checkpoint", rank=saved.rank))
     count = len(events) or int(np.count_nonzero(series.rows["checkpoint_ns"]))
-    every = max(1, series.total_steps() // max(1, count))
+    saved_after = series.rows["step"][series.rows["checkpoint_ns"] > 0]
+    every = _usual_distance(saved_after) or max(1, series.total_steps() // max(1, count))
     rarer, why = _better_interval(view, _cost_ms(saved), step_ms, every)
     won, run = 1 - every / rarer, Facts(view, saved.rank)
     if is_share:

@@ -83,6 +83,9 @@ class _Rows(NamedTuple):
     places: int
     tokens: int
     kept: int
+    """Places up to each batch's longest row; all where that was not looked at."""
+    ends_with_longest: bool
+    """Whether each batch that was looked at does."""
     filling: str | None
     padded_at: str | None
 
@@ -118,6 +121,7 @@ def _summed(view: RunView) -> _Rows | None:
         places=places,
         tokens=tokens,
         kept=kept,
+        ends_with_longest=kept == places and all("kept" in event for event in events),
         filling=events[-1].get("filling"),
         padded_at=events[-1].get("padded_at"),
     )
@@ -149,8 +153,13 @@ def _shorter_rows(run: Facts, rows: _Rows) -> tuple[str | Option, ...]:
         "pad each batch only to its longest: padding=True in place of 'max_length' where the "
         f"texts are tokenised, or in the collate_fn (now {collate})"
     )
+    shorter: tuple[str | Option, ...] = (Option(to_longest, needs=(ONE_SHAPE,)),)
+    if rows.is_cut_short:
+        shorter = (to_longest,)
+    elif rows.ends_with_longest:
+        shorter = ()
     return (
-        to_longest if rows.is_cut_short else Option(to_longest, needs=(ONE_SHAPE,)),
+        *shorter,
         Option(
             "group_by_length=True in TrainingArguments",
             needs=(TRAINERS_BATCHES, MAP_STYLE, SEVERAL_SHAPES),
