@@ -134,6 +134,19 @@ def test_oversubscribed_cores(tmp_path):
     assert queue.recoverable_ms_per_step == pytest.approx(0.5 * 20.6, rel=0.05)
 
 
+@pytest.mark.parametrize(("cpu_share", "is_told"), [(0.3, True), (0.05, False)])
+def test_a_thread_of_the_runs_own_is_among_what_takes_the_cores(tmp_path, cpu_share, is_told):
+    """peft's example polls its memory without a pause: half of its time, under a busy machine."""
+    build = healthy(tmp_path, steps=240)
+    processes(build, run_wait=0.5)
+    for number in range(4):  # one an epoch
+        name = f"Thread-{number} (peak_monitor_func)"
+        thread = {"name": name, "cpu_share": cpu_share, "site": "train.py:74", "function": "f"}
+        build.event("threads", rank=0, period_ms=1200.0, threads=[thread])
+    fix = found(build)["IN04"].fix
+    assert ("the run's own thread (peak_monitor_func) wait between its looks" in fix) is is_told
+
+
 def test_the_share_of_host_code_is_of_the_whole_step_though_it_is_judged_without_queueing(
     tmp_path,
 ):

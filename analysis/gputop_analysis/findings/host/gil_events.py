@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -55,13 +56,18 @@ def spent(samples: Array, column: str, rows: Array) -> Array:
     return at[0] - at[1]
 
 
+_numbered = re.compile(r"^Thread-\d+ (?=\()")
+
+
 def busiest(events: list[dict[str, Any]]) -> tuple[str, str | None]:
-    """Name of the busiest thread, and the line that it was seen at most often."""
+    """Name of the busiest thread, and the line that it was seen at most often; threads that run one
+    function, as one an epoch, are one: ``Thread-13 (monitor)`` is told as ``thread (monitor)``.
+    """
     time: Counter[str] = Counter()
     sites: dict[str, Counter[str]] = {}
     for event in events:
         for thread in event.get("threads", ()):
-            name = str(thread.get("name"))
+            name = _numbered.sub("thread ", str(thread.get("name")))
             time[name] += float(thread.get("cpu_share") or 0) * float(event.get("period_ms") or 0)  # type: ignore[assignment]
             if thread.get("site"):
                 where = f"{thread['site']} {thread.get('function') or ''}".strip()

@@ -9,6 +9,7 @@ from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.cores import BUSY_CORES, Usage, neighbours, usage
 from gputop_analysis.findings.dialect import loader_change, loader_place
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.host.gil_events import busiest, cores_used
 from gputop_analysis.findings.input.faster_batches import cheaper, made_by_dataset
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, phases
@@ -20,6 +21,8 @@ from gputop_analysis.stats import Interval
 from gputop_analysis.text import counted, percent, whole_percent
 from gputop_analysis.view import RunView
 
+OWN_THREAD = 0.15
+"""Of a core, from which a Python thread beside the training is asked to take less."""
 QUEUED = 0.05
 """Share of the time that the training thread waits for a core."""
 
@@ -72,7 +75,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         title = f"rank {rank} spends {on_rank} of its time waiting for a core"
     waits_most = f"rank {rank}, which waits most: " if other_waits else ""
     in_use = _who(view, used, view.host_of(rank)) if used else ""
-    demands = _demands(run, used, wait.value) if scarce else [_Demand(0.0, _apart(run))]
+    demands = _demands(view, run, used, wait.value) if scarce else [_Demand(0.0, _apart(run))]
     return spec.make(
         severity=_severity(wait, scarce),
         title=title,
@@ -144,11 +147,12 @@ class _Demand(NamedTuple):
     """The line that takes them, where it is known."""
 
 
-def _demands(run: Facts, used: Usage | None, queued: float) -> list[_Demand]:
+def _demands(view: RunView, run: Facts, used: Usage | None, queued: float) -> list[_Demand]:
     """What takes the cores, the most first; what uses none is not asked to use less."""
     candidates = [
         _demand_of_threads(run),
         _demand_of_workers(run, used, queued),
+        _demand_of_own_thread(view, run.rank),
         _demand_of_others(run, used),
     ]
     demands = [demand for demand in candidates if demand is not None]
@@ -177,6 +181,21 @@ def _demand_of_threads(run: Facts) -> _Demand | None:
         words = "set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them"
         return _Demand(0.0, Option(words, lever=lever))
     return None
+
+
+def _demand_of_own_thread(view: RunView, rank: int) -> _Demand | None:
+    """A Python thread that the script has started beside the training."""
+    events = list(view.events("threads", rank=rank))
+    busy_ms = sum(cores_used(event) * float(event.get("period_ms") or 0) for event in events)
+    cores = busy_ms * 1e6 / max(float(view.per_rank[rank].rows["wall_ns"].sum()), 1.0)
+    if cores < OWN_THREAD:
+        return None
+    name, site = busiest(events)
+    words = (
+        f"let the run's own {name} wait between its looks, as by time.sleep(), or leave it out: it "
+        f"uses {cores:.1f} of a core"
+    )
+    return _Demand(cores, Option(words, lever=MovedSetting("own threads", -1)), site)
 
 
 def _demand_of_workers(run: Facts, used: Usage | None, queued: float) -> _Demand | None:
