@@ -127,7 +127,18 @@ def test_indexes_of_several_tables_are_no_tokens():
     """As DLRM's: features, and a row of indexes for each embedding table."""
     features, indexes, clicks = torch.rand(128, 13), torch.ones(4, 128).long(), torch.rand(128, 1)
     assert batch.count([features, indexes, indexes, clicks]) == (128, 0)
-    assert batch.count((features, indexes.T)) == (128, 512)
+    assert batch.count((features, indexes.T)) == (128, 0)
+
+
+def test_a_few_numbers_a_sample_and_the_places_of_vectors_are_no_tokens():
+    """word2vec's negatives, and the times of a decision transformer's states."""
+    pair, negatives = torch.ones(128).long(), torch.ones(128, 5).long()
+    assert batch.count((pair, pair, negatives)) == (128, 0)
+    times, states = torch.ones(64, 20).long(), torch.rand(64, 20, 17)
+    assert batch.count([times, states, torch.rand(64, 20, 6)]) == (64, 0)
+    batch._plans.clear()
+    causal = torch.ones(4, 16, 16).bool()
+    assert batch.count([TOKENS, causal]) == (4, 64)
 
 
 def test_the_fingerprint_of_a_view_with_gaps_is_of_its_values():

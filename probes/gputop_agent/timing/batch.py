@@ -12,6 +12,7 @@ from gputop_agent.timing import padding
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64
 _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
+_LEAST_LENGTH = 8  # of a row without such a name
 _TOKEN_DTYPES = ("torch.int64", "torch.int32")
 _CRC_BYTES = 4096
 _CRC_PERIOD = 50
@@ -163,7 +164,8 @@ def _make_plan(batch):
 
 def _token_path(tensors, axis):
     """The path to the token ids: of that name, else the first whole numbers in rows as many as
-    there are samples, which indexes of several tables are not.
+    there are samples, which indexes of several tables are not; nor are a few drawn for each sample,
+    as word2vec's negatives, nor the places of vectors, as the times of states and actions.
     """
     ids = [
         (path, tensor)
@@ -174,7 +176,13 @@ def _token_path(tensors, axis):
         if path and path[-1][1] in _TOKEN_NAMES:
             return path
     samples = tensors[0][1].shape[axis] if tensors else 0
-    return next((path for path, tensor in ids if tensor.shape[axis] == samples), None)
+    shapes_of_rows = [tuple(tensor.shape) for _, tensor in tensors if len(tensor.shape) == 3]
+    of_vectors = {shape[:2] for shape in shapes_of_rows if shape[1] != shape[2]}  # but masks
+    for path, tensor in ids:
+        is_long = tensor.shape[1 - axis] >= _LEAST_LENGTH
+        if tensor.shape[axis] == samples and is_long and tuple(tensor.shape) not in of_vectors:
+            return path
+    return None
 
 
 def batch_axis(shapes):
