@@ -68,3 +68,32 @@ def test_a_model_is_built_once_its_optimizer_is(tmp_path):
 def test_nothing_of_it_stays_once_the_process_trains(outcome):
     assert outcome.stdout == "False OrderedDict() False\n", "what was there before was a wrapper"
     assert outcome.guest.n_steps == 3
+
+
+LBFGS = """
+import sys, torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.LBFGS(
+    net.parameters(), max_iter=1000, max_eval=int(sys.argv[1]), tolerance_grad=0,
+    tolerance_change=0,
+)
+def closure():
+    optimizer.zero_grad()
+    loss = (net(torch.eye(4)) ** 4).sum()
+    loss.backward()
+    return loss
+for _ in range(2):
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize(("evaluations", "told"), [(30, 1), (5, 0)])
+def test_a_first_update_that_goes_on_is_told(tmp_path, evaluations, told):
+    """A whole training may be one update of LBFGS: it waited for its first step to the end."""
+    script = tmp_path / "train.py"
+    script.write_text(LBFGS)
+    outcome = run_script([str(script), str(evaluations)])
+    assert (outcome.exit_code, outcome.agent_errors) == (0, "")
+    updates = [event for event in outcome.milestones if event["name"] == "first update"]
+    assert [event["ended_ns"] for event in updates] == [None] * told
+    assert all(event["site"].startswith("train.py:14") for event in updates)

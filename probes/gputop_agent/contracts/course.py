@@ -26,7 +26,8 @@ class Startup(TypedDict, total=False):
 
     name: Annotated[Line, NEEDED]
     """``python``, ``import torch``, ``CUDA``, ``process group``, ``model`` (first parameter to
-    last), ``weights``, ``torch.load``, ``first batch``, ``first forward``.
+    last), ``weights``, ``torch.load``, ``first batch``, ``first forward``,
+    ``first update`` (of an optimizer that asks its closure again and again).
     """
     began_ns: Annotated[Time, NEEDED]
     ended_ns: Time

@@ -17,7 +17,7 @@ from gputop_agent.runtime.session import NOT_ACTIVE, session
 MAX_MESSAGES = 64  # of a process
 APART_NS = 1_000_000_000  # parameters of two statements that come within this are one model
 LOOK_NS = 50_000_000  # between two looks at which statement it is
-MODEL = "model"
+MODEL, FIRST_UPDATE = "model", "first update"
 CALLS = ("__init__", "__call__")  # functions that are no statement of their own
 
 
@@ -140,6 +140,13 @@ def optimizer_made():
     """The model that it is to train is built: what follows may take long and is something else."""
     if not is_over():
         _tell_model()
+
+
+def first_update_goes_on(began_ns):
+    """The first update asks its closure again and again, as LBFGS does: it may be all of the
+    training, in which nobody should wait for a step.
+    """
+    _tell(FIRST_UPDATE, began_ns, None)
 
 
 def _tell_model():
