@@ -196,3 +196,28 @@ def test_nothing_of_ours_is_called_where_python_drops_exceptions():
                 assert not node.func.attr.startswith("WeakKey") and not node.func.attr.startswith(
                     "WeakValue"
                 ), path
+
+
+def test_a_timeout_that_comes_while_another_error_is_looked_at_is_the_one_that_passes(monkeypatch):
+    """An error of ours was raised again in its place, and the user's timeout was lost."""
+
+    class Late(OSError):
+        pass
+
+    def handler(number, frame):
+        raise Late
+
+    was = signal.signal(signal.SIGUSR2, handler)
+    known = interrupts.is_users
+    monkeypatch.setattr(
+        interrupts, "is_users", lambda error: os.kill(os.getpid(), signal.SIGUSR2) or known(error)
+    )
+    try:
+        with pytest.raises(Late) as raised:
+            try:
+                os.stat("/no/such/file")
+            except OSError:
+                interrupts.pass_on()
+    finally:
+        signal.signal(signal.SIGUSR2, was)
+    assert raised.value.__suppress_context__, "nothing is told of what we looked at"

@@ -39,20 +39,24 @@ mend_step = _nothing  # mend_step(): end what a broken-off hook has left half do
 
 
 def pass_on():
-    """In an ``except`` block: raise the exception again if it is the user's, state mended."""
-    error = sys.exc_info()[1]
+    """In an ``except`` block: raise the exception again if it is the user's, state mended; or one
+    that is, and came while that was looked at.
+    """
+    error, later = sys.exc_info()[1], None
     if error is None:
         return
     try:
         passes = is_users(error)
-    except (
-        Exception
-    ) as another:  # a second signal came meanwhile, or what we look at is not as we know it
+    except Exception as another:  # a signal came meanwhile, or what we look at is not as we know it
         passes = _was_raised_by_handler(another)
-    if passes:
-        if get_ident() == session.thread_ident:
-            _mend()
-        raise
+        later = another
+    if not passes:
+        return
+    if get_ident() == session.thread_ident:
+        _mend()
+    if later is not None:
+        raise later from later.__cause__  # without the error that was looked at
+    raise
 
 
 def is_users(error):

@@ -7,6 +7,7 @@ opens all the windows of the other.
 
 import os
 import zlib
+from functools import lru_cache
 
 from gputop_agent import wire
 
@@ -16,8 +17,14 @@ WINDOW_STEPS = 4  # at least
 WINDOW_SHARE = 16  # of a long block one step in so many is measured
 
 
+@lru_cache(maxsize=1)
 def seed():
-    """A number that all ranks of a run share."""
+    """A number that all ranks of a run share.
+
+    Asked for at each window, and read once: ``os.environ.get`` takes a KeyError that a user's
+    signal handler raises in the middle of it for a name that is not there, and the user's timeout
+    is lost.
+    """
     return zlib.crc32(os.environ.get(wire.ENV_RUN_ID, "").encode())
 
 
