@@ -43,6 +43,12 @@ def ending(record: RunRecord, state: str, exit_code: int | None) -> Ending:
     return Ending("failed", f"ended, exit {exit_code}")
 
 
+def ended_well(record: RunRecord) -> bool:
+    """Whether the command is known to have ended with 0 on each host."""
+    codes = [host.state.exit_code for host in record.hosts.values()]
+    return bool(codes) and all(code == 0 for code in codes)
+
+
 def _stopped(stop: Event) -> Ending:
     stopper = stopped_by(stop)
     if str(stop.get("by")) in PEOPLE:

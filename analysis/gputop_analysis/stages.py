@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from gputop_agent.contracts import Hello, Pipeline
 from gputop_analysis.view import RunView, once_per_view
 
@@ -31,33 +34,45 @@ def pipeline_ranks(view: RunView) -> int | None:
     for hello in view.hellos.values():
         if ranks := _pipeline(hello).get("ranks"):
             return int(ranks) if ranks > 1 else None
-        mesh = (hello.get("parallel") or {}).get("mesh") or {}
-        for name, size in zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False):
-            if str(name).lower() in PIPELINE_AXES and size > 1:
-                return int(size)
+        for name, size in _axes(hello):
+            if name in PIPELINE_AXES and size > 1:
+                return size
     return None
 
 
-def ranks_of_a_batch(view: RunView) -> int:
+def rate_over_ranks(view: RunView, rates: Sequence[float]) -> float:
+    """Samples or tokens that all ranks get through in a second, by what each is fed: a batch that
+    several train on counts once. 0 where it is not known how many do.
+    """
+    together = _ranks_of_a_batch(view)
+    if together == 1:
+        return sum(rates)
+    fed = [rate for rate in rates if rate]
+    if not fed or not together:
+        return 0.0
+    return sum(fed) / len(fed) * len(rates) / together
+
+
+def _ranks_of_a_batch(view: RunView) -> int:
     """Ranks that train on one batch together, as those of tensor, pipeline and context parallelism;
     1 where each has its own, 0 where that is not known: stages of a pipeline made by hand.
     """
     if view.world_size == 1:
         return 1
-    by_mesh = max(map(_together, view.hellos.values()), default=1)
-    together = max(by_mesh, pipeline_ranks(view) or 1)
+    together = pipeline_ranks(view) or 1
+    for hello in view.hellos.values():
+        sizes = [size for name, size in _axes(hello) if name in (*PIPELINE_AXES, *SHARED_AXES)]
+        together = max(together, math.prod(sizes))
     if together == 1 and passes_messages(view):
         return 0
     return together
 
 
-def _together(hello: Hello) -> int:
+def _axes(hello: Hello) -> list[tuple[str, int]]:
+    """Names, in small letters, and sizes of its mesh's dimensions."""
     mesh = (hello.get("parallel") or {}).get("mesh") or {}
-    ranks = 1
-    for name, size in zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False):
-        if str(name).lower() in (*PIPELINE_AXES, *SHARED_AXES):
-            ranks *= int(size)
-    return ranks
+    pairs = zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False)
+    return [(str(name).lower(), int(size)) for name, size in pairs]
 
 
 @once_per_view

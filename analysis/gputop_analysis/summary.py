@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from gputop_analysis.model import PhaseStats, RankSummary
 from gputop_analysis.overview import RATE_WINDOW_S, RunSummary
 from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import tail_seconds
-from gputop_analysis.stages import ranks_of_a_batch
+from gputop_analysis.stages import rate_over_ranks
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.text import MISSING
 from gputop_analysis.view import RunView, once_per_view
@@ -45,7 +45,7 @@ def summarise(
     now_ns = time.time_ns() if now_ns is None else now_ns
     state, exit_code, ended_ns = run_state(record, now_ns)
     silent_s = silence_s(view, now_ns) if state == "running" else 0.0
-    rates, together = _rates(view, state, silent_s), ranks_of_a_batch(view)
+    rates = _rates(view, state, silent_s)
     walls, weights = _pooled(view)
     steps = _of_all(view)((steps_done(record, rank) for rank in view.ranks), default=0)
     return RunSummary(
@@ -59,8 +59,8 @@ def summarise(
         steps=steps,
         total_steps=_total_steps(view, steps),
         steps_per_s=_of_all(view)((rate.steps for rate in rates), default=0.0),
-        samples_per_s=_of_batches((rate.samples for rate in rates), together),
-        tokens_per_s=_of_batches((rate.tokens for rate in rates), together),
+        samples_per_s=rate_over_ranks(view, [rate.samples for rate in rates]),
+        tokens_per_s=rate_over_ranks(view, [rate.tokens for rate in rates]),
         step_time_p50_ms=weighted_quantile(walls, weights, 0.5),
         step_time_p95_ms=weighted_quantile(walls, weights, 0.95),
         phases=_phases(view, weights),
@@ -199,19 +199,6 @@ def _rates(view: RunView, state: str, silent_s: float) -> list[_Rates]:
             rows = _without_first(tail_seconds(series.rows, RATE_WINDOW_S))
         rates.append(_rates_of(rows) if len(rows) else nothing)
     return rates
-
-
-def _of_batches(rates: Iterable[float], together: int) -> float:
-    """What all ranks get through in a second, where so many of them have one batch; 0 where it is
-    not known how many do.
-    """
-    by_rank = list(rates)
-    if together == 1:
-        return sum(by_rank)
-    fed = [rate for rate in by_rank if rate]
-    if not fed or not together:
-        return 0.0
-    return sum(fed) / len(fed) * len(by_rank) / together
 
 
 def _without_first(rows: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from gputop_agent import wire
 from gputop_analysis.model import Finding
 from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
+from gputop_analysis.stages import rate_over_ranks
 from gputop_analysis.summary import run_state, steps_done
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
@@ -146,9 +147,13 @@ def timing(view: RunView) -> Timing | None:
         step_ms=medians[slowest],
         first_step_ms=float(view.per_rank[slowest].rows["wall_ns"][0]) / 1e6,
         phases_ms={name: float(rows[f"{name}_ns"].sum()) / 1e6 / count for name in wire.PHASES},
-        tokens_per_s=sum(float(rows["tokens"].sum()) for rows in timed.values()) / seconds,
-        samples_per_s=sum(float(rows["samples"].sum()) for rows in timed.values()) / seconds,
+        tokens_per_s=_rate(view, timed.values(), "tokens", seconds),
+        samples_per_s=_rate(view, timed.values(), "samples", seconds),
     )
+
+
+def _rate(view: RunView, timed: Iterable[Any], column: str, seconds: float) -> float:
+    return rate_over_ranks(view, [float(rows[column].sum()) / seconds for rows in timed])
 
 
 def _counted(series: RankSeries) -> np.ndarray:

@@ -31,12 +31,17 @@ for _ in range(60):
 """
 
 
-def test_a_model_whose_forward_is_called_by_name_beside_a_loss_module(tmp_path):
-    script = tmp_path / "by_name.py"
-    script.write_text(SCRIPT)
+def guest_of(tmp_path, text):
+    """What the guest saw of a script that ends well."""
+    script = tmp_path / "train.py"
+    script.write_text(text)
     outcome = run_script([str(script)])
     assert (outcome.exit_code, outcome.agent_errors) == (0, "")
-    guest = outcome.guests[0]
+    return outcome.guests[0]
+
+
+def test_a_model_whose_forward_is_called_by_name_beside_a_loss_module(tmp_path):
+    guest = guest_of(tmp_path, SCRIPT)
     assert guest.n_steps == 60
     assert guest.phase_ms("forward") > 0.9 * 58 * 8
 
@@ -72,11 +77,8 @@ for _ in range(60):
 
 def test_blocks_of_a_list_are_seen_beside_layers_that_are_called_themselves(tmp_path):
     """A stage of a pipeline (picotron's) is called by its method: of its 132 ms, 3 were told."""
-    script = tmp_path / "stage.py"
-    script.write_text(IN_PARTS)
-    outcome = run_script([str(script)])
-    assert (outcome.exit_code, outcome.agent_errors) == (0, "")
-    assert outcome.guests[0].phase_ms("forward") > 0.9 * 58 * 8
+    guest = guest_of(tmp_path, IN_PARTS)
+    assert guest.phase_ms("forward") > 0.9 * 58 * 8
 
 
 WRAPPED = """
@@ -117,10 +119,6 @@ for step in range(60):
 
 def test_a_network_that_a_model_wraps_is_evaluated_without_the_model(tmp_path):
     """As diffusion models and peft's do, whose sampling and generate() were told as other."""
-    script = tmp_path / "wrapped.py"
-    script.write_text(WRAPPED)
-    outcome = run_script([str(script)])
-    assert (outcome.exit_code, outcome.agent_errors) == (0, "")
-    guest = outcome.guests[0]
+    guest = guest_of(tmp_path, WRAPPED)
     assert guest.phase_ms("forward") > 0.9 * 58 * 2
     assert 0.9 * 40 < guest.phase_ms("eval") < 4 * 60, "the last one comes after the last step"

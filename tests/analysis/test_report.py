@@ -15,7 +15,9 @@ from gputop_analysis.html import as_html
 from gputop_analysis.report import Report, as_markdown, as_text, report_data
 from gputop_analysis.summary import summarise
 from gputop_analysis.text import bar, sparkline
+from gputop_analysis.trial import timing
 from gputop_analysis.verdict import verdict
+from gputop_analysis.view import RunView
 from gputop_analysis.win import mean_step_ms
 
 TOP = (
@@ -96,6 +98,8 @@ def test_ranks_that_train_on_one_batch_count_it_once(tmp_path, parallel, message
         build.event("flight_recorder", rank=rank, entries=entries)
     build.end()
     assert summarise(build.open()).samples_per_s == pytest.approx(samples_per_s)
+    trial = timing(RunView(build.open()))
+    assert trial is not None and trial.samples_per_s == pytest.approx(samples_per_s)
 
 
 def test_a_step_of_many_backwards_says_how_long_each_is(tmp_path):

@@ -70,15 +70,16 @@ def many_backwards(record: RunRecord) -> str:
     """``1,402 backwards a step, 95.2 ms each``, where an optimizer such as LBFGS asks its closure
     so often that a run has a few steps only; else empty.
     """
-    for rank in record.ranks():
-        rows = record.steps(rank)
-        steps = int(rows["n_steps"].sum())
-        backwards = float(rows["micro_batches"].sum(dtype=float))
-        if not steps or backwards < MANY_BACKWARDS * steps:
-            return ""
-        each_ms = float(rows["wall_ns"].sum(dtype=float)) / 1e6 / backwards
-        return f"{backwards / steps:,.0f} backwards a step, {ms(each_ms)} ms each"
-    return ""
+    ranks = record.ranks()
+    if not ranks:
+        return ""
+    rows = record.steps(ranks[0])
+    steps = int(rows["n_steps"].sum())
+    backwards = float(rows["micro_batches"].sum(dtype=float))
+    if backwards < MANY_BACKWARDS * max(steps, 1):
+        return ""
+    each_ms = float(rows["wall_ns"].sum(dtype=float)) / 1e6 / backwards
+    return f"{backwards / steps:,.0f} backwards a step, {ms(each_ms)} ms each"
 
 
 def speed(s: RunSummary) -> str:

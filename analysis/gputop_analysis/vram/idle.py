@@ -135,7 +135,7 @@ def idle(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
     if not setup.model.hidden:
         yield from _idle_where_traced(map(plain_name, values), setup)
         return  # a module of one's own may take images
-    yield from _kept_all_the_same(values, setup)
+    yield from _master_weights_anyway(values, setup)
     for given_name, value in values.items():
         name = plain_name(given_name)
         if applies(name, setup) or parse(name, value) == OPTION[name].default:
@@ -143,9 +143,10 @@ def idle(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
         yield f"--{name.replace('_', '-')} changes nothing here: it needs {NEEDS[name].words}"
 
 
-def _kept_all_the_same(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
-    is_told = {plain_name(name): value for name, value in values.items()}.get("master_weights")
-    if is_told is None or parse("master_weights", is_told):
+def _master_weights_anyway(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
+    """A line where they are to be left out, and the trainer has them whatever is said."""
+    wanted = {plain_name(name): value for name, value in values.items()}.get("master_weights")
+    if wanted is None or parse("master_weights", wanted):
         return
     low = (setup.weights or setup.dtype) != "fp32"
     if low and _trains(setup) and setup.recipe in KEEP_MASTER_WEIGHTS:

@@ -347,6 +347,12 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
             f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for "
             "example 16"
         )
+    _settle_open(chosen, given)
+    return _made(model, chosen)
+
+
+def _settle_open(chosen: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Settle what is not given by what is: nobody would choose it otherwise."""
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
     if "accumulation" not in given:
@@ -357,7 +363,6 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in given:
         # every framework that splits experts beside tensors needs it
         chosen["sequence_parallel"] = True
-    return _made(model, chosen)
 
 
 def _as_diffusers_trains(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

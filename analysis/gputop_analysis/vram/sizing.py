@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from gputop_analysis.text import gib
 from gputop_analysis.units import GIB
@@ -24,6 +25,14 @@ OPEN_LENGTHS = (
 )
 
 
+class _OpenBytes(NamedTuple):
+    """What is reserved besides, in bytes, if what a setup leaves open turns out the larger way."""
+
+    by_varied_lengths: int
+    by_upcast: int
+    by_core_attention: int
+
+
 def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Estimate, Need]:
     """The estimate of a setup without advice, and what it asks of a GPU.
 
@@ -41,9 +50,11 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
     else:
         room = max(capacity - overhead.CONTEXT - nccl, 0)
     measured = spread(axes(setup)) if peak.tier == "formula" else None
-    varied, upcast = _by_varied_lengths(setup, peak), _by_upcast(setup, peak)
-    kept = _by_core_attention(setup, peak)
-    open_bytes = varied + upcast + kept
+    more = _OpenBytes(
+        _by_varied_lengths(setup, peak),
+        _by_upcast(setup, peak),
+        _by_core_attention(setup, peak),
+    )
     estimate = Estimate(
         setup=setup,
         peak=peak if room is None else _crowded(solver, peak, room),
@@ -53,28 +64,28 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         fits=fits(setup, need),
         typical_pct=measured and (measured.typical_low, measured.typical_high),
         uncalibrated=measured.uncalibrated if measured else (),
-        most_reserved=peak.reserved + open_bytes if open_bytes else 0,
-        notes=tuple(_open_points(setup, varied, upcast, kept)),
+        most_reserved=peak.reserved + sum(more) if any(more) else 0,
+        notes=tuple(_open_points(setup, more)),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
     return estimate, need
 
 
-def _open_points(setup: Setup, varied: int, upcast: int, kept: int) -> Iterator[str]:
+def _open_points(setup: Setup, more: _OpenBytes) -> Iterator[str]:
     """What a reader has to know of how the setup was taken."""
-    if varied:
+    if more.by_varied_lengths:
         yield OPEN_LENGTHS
-    if upcast:
+    if more.by_upcast:
         yield (
             f"embeddings, head and norms count in {setup.dtype}; --weights fp32 where peft's "
-            f"prepare_model_for_kbit_training has cast them: {gib(upcast / GIB)} GiB more"
+            f"prepare_model_for_kbit_training has cast them: {gib(more.by_upcast / GIB)} GiB more"
         )
-    if kept:
+    if more.by_core_attention:
         yield (
             f"selective recomputes {' and '.join(modules_of(setup.model))}; Megatron's default, "
-            f"core_attn, frees next to nothing beside flash attention: {gib(kept / GIB)} GiB more "
-            "with it"
+            "core_attn, frees next to nothing beside flash attention: "
+            f"{gib(more.by_core_attention / GIB)} GiB more with it"
         )
     if setup.server_share:
         yield (
@@ -87,7 +98,8 @@ def _by_varied_lengths(setup: Setup, peak: Peak) -> int:
     """Bytes that are reserved besides if batches turn out to be of varying length, where that is
     left open and ``WORTH_NAMING``; else 0.
     """
-    if peak.tier == "trace" or setup.lengths:
+    is_open = setup.recipe == "transformers" and not setup.lengths
+    if not is_open or peak.tier == "trace":
         return 0
     return _more_reserved(setup.but(lengths="fixed"), setup.but(lengths="varied"), peak)
 
@@ -96,7 +108,8 @@ def _by_upcast(setup: Setup, peak: Peak) -> int:
     """The same if what is not quantised turns out to be in fp32, as ``peft`` makes it before
     training (its ``utils/other.py``: ``prepare_model_for_kbit_training``).
     """
-    by_bitsandbytes = setup.quantized in ("nf4", "int8") and setup.lora is not None
+    by_peft = setup.recipe == "transformers" and setup.lora is not None
+    by_bitsandbytes = by_peft and setup.quantized in ("nf4", "int8")
     is_counted = bool(setup.model.hidden)
     if not by_bitsandbytes or not is_counted or setup.weights or setup.dtype == "fp32":
         return 0
@@ -110,15 +123,12 @@ def _by_core_attention(setup: Setup, peak: Peak) -> int:
     is_open = setup.recipe == "megatron" and setup.checkpointing == "selective"
     if not is_open or setup.attention == "eager" or peak.tier == "trace":
         return 0
-    from gputop_analysis.vram import formula
-
-    more = formula.peak(setup.but(checkpointing="none")).reserved - formula.peak(setup).reserved
-    return more if more > (WORTH_NAMING - 1) * peak.reserved else 0
+    return _more_reserved(setup, setup.but(checkpointing="none"), peak)
 
 
 def _more_reserved(usual: Setup, other: Setup, peak: Peak) -> int:
     """Bytes that the other setup reserves besides by the formula, if ``WORTH_NAMING``; else 0."""
-    if usual.recipe != "transformers" or two_stacks(usual):
+    if two_stacks(usual):
         return 0
     from gputop_analysis.vram import formula
 

@@ -1,8 +1,8 @@
 """torch.distributed.pipelining: a step's micro-batches, and a stage's waits for neighbours."""
 
+from gputop_agent.hooks import collectives
 from gputop_agent.runtime import finder, guard
-from gputop_agent.runtime.session import COMM, session
-from gputop_agent.timing import clock
+from gputop_agent.runtime.session import session
 
 
 def install(torch):
@@ -12,23 +12,13 @@ def install(torch):
 
 def _wrap(module):
     guard.patch(
-        module, "_wait_batch_p2p", guard.around(module._wait_batch_p2p, before_wait, after_wait)
+        module,
+        "_wait_batch_p2p",  # on a GPU the host goes on at once and next to nothing is booked
+        guard.around(module._wait_batch_p2p, collectives.before, collectives.after),
     )
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
         schedule = getattr(module, name)
         guard.patch(schedule, "step", guard.around(schedule.step, before_step, after_step))
-
-
-def before_wait(args, kwargs):
-    """Begin the phase; on a GPU the host goes on at once and next to nothing is booked."""
-    depth = len(clock.stack)
-    clock.enter(COMM)
-    return depth
-
-
-def after_wait(token, args, result):
-    """End the phase."""
-    clock.unwind(token)
 
 
 def before_step(args, kwargs):

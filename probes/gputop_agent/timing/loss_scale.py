@@ -22,16 +22,8 @@ class LossScale:
 
     @modes.unseen
     def look(self, loss):
-        """Note what a loss was divided by; nothing is called that reads a device."""
-        divisor = 0.0
-        node = getattr(loss, "grad_fn", None)
-        name = node.name() if node is not None else ""
-        if name in (_DIVIDES, _MULTIPLIES):
-            other = getattr(node, "_saved_other", None)
-            if other is not None and other.is_cpu and other.numel() == 1:
-                value = float(other)
-                divisor = value if name == _DIVIDES else 1 / value if value else 0.0
-        self.divisors.append(divisor)
+        """Note what a loss was divided by."""
+        self.divisors.append(_divisor_of(loss))
 
     def step_ends(self, backwards):
         """A step with so many backwards has ended."""
@@ -42,10 +34,23 @@ class LossScale:
             self.factor, self.steps_left = backwards, 0
 
 
+def _divisor_of(loss):
+    """What a loss was divided by last, 0 where by nothing; no device is read."""
+    node = getattr(loss, "grad_fn", None)
+    name = node.name() if node is not None else ""
+    other = getattr(node, "_saved_other", None) if name in (_DIVIDES, _MULTIPLIES) else None
+    if other is None or not other.is_cpu or other.numel() != 1:
+        return 0.0
+    value = float(other)
+    if name == _MULTIPLIES and value:
+        return 1 / value
+    return value
+
+
 loss_scale = LossScale()
 
 
 @session.after_fork
 def reset():
-    """In a forked child, and when training begins."""
+    """In a forked child."""
     loss_scale.__init__()

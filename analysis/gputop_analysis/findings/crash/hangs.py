@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.ending import ended_well
 from gputop_analysis.findings.advice import Fix
 from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
@@ -253,14 +254,15 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
             "a peer is missing"
         )
     subject = f"rank {still.rank}" if still.rank is not None else "the run"
-    what = f"{subject} is busy but makes no step" + (f": stuck at {line}" if line else "")
     if _excuse(view, still):
-        what = f"{subject} was busy without a step" + (f" at {line}" if line else "")
+        what, where = f"{subject} was busy without a step", f" at {line}"
+    else:
+        what, where = f"{subject} is busy but makes no step", f": stuck at {line}"
     return _finding(
         view,
         spec,
         still,
-        what=what,
+        what=what + (where if line else ""),
         more=busy,
         fix=f"look at {line or 'the stack'}: {cause}; utilisation is not progress",
         inputs=(
@@ -315,8 +317,7 @@ def _excuse(view: RunView, standstill: Standstill) -> str:
         return "a debugger holds the training"
     if path.startswith(("/dev/pts/", "/dev/tty")) and standstill.thread.get("state") == "S":
         return "the training waits for somebody to type"
-    ended_well = all(host.state.exit_code == 0 for host in view.record.hosts.values())
-    if ended_well and not standstill.over:
+    if ended_well(view.record) and not standstill.over:
         return "the command ended well after it"
     worked = standstill.cpu_share > COMPUTED and not is_waiting(standstill.dump)
     if standstill.over and worked:

@@ -90,7 +90,7 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     lost, part = worst.lost, worst.part
     when = "" if part > 0.95 else f"in {part * 100:.0f} % of the steps "
     title = f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
-    thread = worst.name if worst.name.startswith("thread ") else f"thread {worst.name}"
+    thread = f"thread {worst.name}"
     if worst.site:
         title += f": {worst.site}"
         thread += f" at {worst.site}"

@@ -10,6 +10,9 @@ import numpy as np
 
 from gputop_analysis.view import Array
 
+_NUMBER = re.compile(r"^Thread-\d+ (?=\()")
+"""Python's own name of a thread without one, before its function."""
+
 
 def cores_used(event: dict[str, Any]) -> float:
     """By the threads of one event."""
@@ -56,18 +59,15 @@ def spent(samples: Array, column: str, rows: Array) -> Array:
     return at[0] - at[1]
 
 
-_numbered = re.compile(r"^Thread-\d+ (?=\()")
-
-
 def busiest(events: list[dict[str, Any]]) -> tuple[str, str | None]:
     """Name of the busiest thread, and the line that it was seen at most often; threads that run one
-    function, as one an epoch, are one: ``Thread-13 (monitor)`` is told as ``thread (monitor)``.
+    function, as one an epoch, are one: ``Thread-13 (monitor)`` is called ``(monitor)``.
     """
     time: Counter[str] = Counter()
     sites: dict[str, Counter[str]] = {}
     for event in events:
         for thread in event.get("threads", ()):
-            name = _numbered.sub("thread ", str(thread.get("name")))
+            name = _NUMBER.sub("", str(thread.get("name")))
             time[name] += float(thread.get("cpu_share") or 0) * float(event.get("period_ms") or 0)  # type: ignore[assignment]
             if thread.get("site"):
                 where = f"{thread['site']} {thread.get('function') or ''}".strip()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.ending import ended_well
 from gputop_analysis.findings.advice import OWN_LOOP, SEVERAL_RANKS, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
@@ -69,8 +70,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         return None
     events = list(view.events("checkpoint", rank=saved.rank))
     count = len(events) or int(np.count_nonzero(series.rows["checkpoint_ns"]))
-    saved_after = series.rows["step"][series.rows["checkpoint_ns"] > 0]
-    every = _usual_distance(saved_after) or max(1, series.total_steps() // max(1, count))
+    every = _usual_distance(series, "checkpoint_ns", count)
     rarer, why = _better_interval(view, _cost_ms(saved), step_ms, every)
     won, run = 1 - every / rarer, Facts(view, saved.rank)
     if is_share:
@@ -204,9 +204,8 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     if spent is None or not spent.surely_above(EVALUATING) or Facts(view, spent.rank).acts:
         return None
     series = view.per_rank[spent.rank]
-    evaluated_after = series.rows["step"][series.rows["eval_ns"] > 0]
-    count = max(1, len(evaluated_after))
-    every = _usual_distance(evaluated_after) or max(1, series.total_steps() // count)
+    count = max(1, int(np.count_nonzero(series.rows["eval_ns"] > 0)))
+    every = _usual_distance(series, "eval_ns", count)
     site = top_site(view, "eval", rank=spent.rank)
     run = Facts(view, spent.rank)
     rarer = _rarer(view, series, every)
@@ -247,8 +246,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
 
 def _rarer(view: RunView, series: RankSeries, every: int) -> float:
     """So many times less often that two evaluations are left of a run that has ended well."""
-    codes = [host.state.exit_code for host in view.record.hosts.values()]
-    if not codes or any(code != 0 for code in codes):
+    if not ended_well(view.record):
         return RARER
     half = series.total_steps() / 2
     return min(float(RARER), max(half / every, 2.0))
@@ -300,6 +298,10 @@ def _share_asked(view: RunView, rank: int) -> float:
     return below / count if line and count >= ENOUGH else 0.0
 
 
-def _usual_distance(steps: Array) -> int:
-    """Median steps from one to the next; 0 for fewer than three."""
-    return int(np.median(np.diff(steps))) if len(steps) >= 3 else 0
+def _usual_distance(series: RankSeries, column: str, count: int) -> int:
+    """Median steps from one record with such time to the next; of fewer than three, all steps over
+    how many there were.
+    """
+    steps = series.rows["step"][series.rows[column] > 0]
+    usual = int(np.median(np.diff(steps))) if len(steps) >= 3 else 0
+    return usual or max(1, series.total_steps() // max(1, count))

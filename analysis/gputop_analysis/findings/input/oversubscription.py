@@ -192,8 +192,8 @@ def _demand_of_own_thread(view: RunView, rank: int) -> _Demand | None:
         return None
     name, site = busiest(events)
     words = (
-        f"let the run's own {name} wait between its looks, as by time.sleep(), or leave it out: it "
-        f"uses {cores:.1f} of a core"
+        f"let the run's own thread {name} wait between its looks, as by time.sleep(), or leave it "
+        f"out: it uses {cores:.1f} of a core"
     )
     return _Demand(cores, Option(words, lever=MovedSetting("own threads", -1)), site)
 
