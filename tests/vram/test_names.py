@@ -45,6 +45,8 @@ GPUS = {
     "NVIDIA H200 NVL": "H200-NVL-141GB",
     "NVIDIA H20": "H20-SXM-96GB",
     "NVIDIA GH200 480GB": "GH200-96GB",
+    "NVIDIA Grace Hopper Superchip": "GH200-96GB",
+    "2x Grace Blackwell": "GB200-186GB",
     "NVIDIA GH200 144G HBM3e": "GH200-144GB",
     "NVIDIA B200": "B200-SXM-180GB",
     "GB200 NVL72": "GB200-186GB",
@@ -138,6 +140,8 @@ REFUSED_LATER = (
 """Cards that the catalog does not have, slices, and names that several cards have."""
 NO_GPUS = {
     "NVIDIA GeForce RTX 4070 Laptop GPU": "laptop",
+    "Apple M2 Ultra": "Apple",
+    "M3 Max": "Apple",
     "NVIDIA A100-SXM4-40GB MIG 1g.5gb": "MIG",
     "AMD Instinct MI250X/MI250": "MI250 and MI250X",
     "A100 and H100": "A100 and H100",

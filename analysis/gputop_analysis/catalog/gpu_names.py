@@ -27,6 +27,7 @@ _REFUSED = {
     "a laptop's or Max-Q part, which is slower than the card of that name": (
         r"\b(?:laptop|notebook|mobile|embedded|max-?q)\b|笔记本|筆電|移动|ノート|노트북"
     ),
+    "a chip of Apple's, none of which runs CUDA": r"\bapple\b|\bm\d (?:pro|max|ultra)\b",
     "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
 }
 _NEUTRAL = frozenset(
