@@ -39,13 +39,14 @@ KINDS = (
     Kind(
         "a model of sound",
         r"whisper|wav2vec|hubert|wavlm|conformer|musicgen|encodec|seamless|parakeet|canary|\bclap\b"
-        r"|speecht5|\btts\b|\bvits\b|kokoro|\bbark\b|tacotron|fastspeech"
+        r"|\bmms-\d|speecht5|\btts\b|\bvits\b|kokoro|\bbark\b|tacotron|fastspeech"
         r"|hifi-?gan|qwen\d?-audio|voxtral",
         _CONFIG,
     ),
     Kind(
         "a state-space or hybrid model",
         r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|qwen3-next|\blfm2|nemotron-h"
+        r"|nvidia-nemotron-nano|nemotron-nano-\d+b-v2|nemotron-3-nano"
         r"|granite-4(?:\.\d)?-(?!micro\b|1b\b|350m)"
         r"|bamba|retnet|xlstm",
         _CONFIG,
@@ -54,12 +55,12 @@ KINDS = (
         _NETWORKS,
         r"resnet|resnext|convnext|efficientnet|mobilenet|densenet|regnet|\bvgg|inception|\bswin"
         r"|\bdeit|\bbeit|maxvit|dinov[23]|\bvit[-_.]\w+[-_.]patch|eva02|\bmae\b|hiera|nfnet|yolo"
-        r"|faster-?rcnn|mask-?rcnn|\bdetr\b|segformer|\bsam[-_.]?2?\b",
+        r"|faster-?rcnn|mask-?rcnn|\b(?:rt-?)?detr(?:v\d)?\b|segformer|\bsam[-_.]?2?\b",
         _SCRIPT,
     ),
     Kind(
         "an encoder of sentences or of a family without a formula",
-        r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird"
+        r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|\bled-|big-?bird"
         r"|\bm?bart\b|pegasus|nllb|siglip|phi-3\.5-moe"
         r"|layoutlm|trocr|donut|mpnet|xlnet|\besm-?2|\bmt5|\bbyt5|\bt5-v1"
         r"|\bul2\b|arctic-embed|embeddinggemma|distilroberta|minilm",
