@@ -43,7 +43,7 @@ CASES = (
         "ME09",
         "gradients zeroed and not freed",
         ONE,
-        {"FAULT": "zero_grad", "WIDTH": 1024, "BATCH": 8, "STEPS": 90},
+        {"FAULT": "zero_grad", "WIDTH": 1312, "BATCH": 8, "STEPS": 90},
         severity=("info",),
     ),
     Case(
