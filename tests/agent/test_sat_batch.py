@@ -130,6 +130,27 @@ def test_indexes_of_several_tables_are_no_tokens():
     assert batch.count((features, indexes.T)) == (128, 0)
 
 
+def test_pictures_are_counted_and_not_their_boxes():
+    """As Ultralytics collates them: boxes of all pictures in a row, before the pictures."""
+    for boxes in (14, 23):
+        rows = {"batch_idx": torch.ones(boxes), "bboxes": torch.ones(boxes, 4), "img": IMAGES}
+        assert batch.count(rows) == (6, 0)
+    padded = {"input_ids": TOKENS, "bias": torch.zeros(1, 1, 16, 16)}
+    batch._plans.clear()
+    assert batch.count(padded) == (4, 64)
+
+
+def test_a_list_of_pictures_beside_one_of_targets_has_a_sample_each():
+    """As torchvision's detectors are given them; channels are no samples."""
+    for count in (4, 5, 1):
+        pictures = [torch.zeros(3, 20 + i, 30) for i in range(count)]
+        targets = [{"boxes": torch.zeros(i, 4), "labels": torch.ones(i).long()} for i in range(9)]
+        assert batch.count((tuple(pictures), tuple(targets[:count]))) == (count, 0)
+        assert batch.count([pictures, targets[:count]]) == (count, 0)
+    assert batch.count(([IMAGES, IMAGES], [TOKENS, TOKENS])) == (6, 0)
+    assert batch.count((IMAGES, TOKENS[:2])) == (6, 0)  # another structure under the same type
+
+
 def test_a_few_numbers_a_sample_and_the_places_of_vectors_are_no_tokens():
     """word2vec's negatives, and the times of a decision transformer's states."""
     pair, negatives = torch.ones(128).long(), torch.ones(128, 5).long()

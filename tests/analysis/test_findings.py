@@ -326,6 +326,18 @@ def test_a_last_checkpoint_beside_regular_ones_does_not_change_their_distance(tm
     assert "one every 6 steps or so" in found(build)["HO07"].evidence
 
 
+def test_evaluations_at_one_step_and_two_in_turn_have_the_mean_distance(tmp_path):
+    """Ultralytics' epochs of 12 batches, of which 8 are an update: 1, 2, 1, 2 steps apart."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(120):
+        often = step % 5 in (0, 1, 2)
+        flags = wire.F_EVAL * often or wire.F_FIRST * (step == 0)
+        build.step(forward=100.0, flags=flags, eval=60.0 * often)
+    told = found(build)["HO08"]
+    assert "one every 2 steps or so" in told.evidence and "of every 2" in told.fix
+
+
 def test_the_code_around_an_evaluation_is_part_of_it(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

@@ -13,6 +13,7 @@ _MAX_DEPTH = 4
 _MAX_ITEMS = 64
 _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
 _LEAST_LENGTH = 8  # of a row without such a name
+_PICTURES = 4  # dimensions: sample, channel, height, width
 _TOKEN_DTYPES = ("torch.int64", "torch.int32")
 _CRC_BYTES = 4096
 _CRC_PERIOD = 50
@@ -22,7 +23,8 @@ _CRC_FIRST = 8
 _PADDING_PERIOD, _PADDING_MANY = 16, 800
 _SUMMED = ("places", "tokens", "kept")
 
-# type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
+# type of a batch -> (path to what counts samples, path to the tensor that counts tokens, dimension
+# of the samples; None: that is a list with an entry for each)
 _plans = {}
 
 
@@ -49,11 +51,11 @@ def count(batch):
     """Size of one micro-batch.
 
     Called at every training fetch or, without a DataLoader, with the first argument of the forward:
-    the paths to the two tensors are found once per batch type and only walked afterwards.
+    the paths to what counts are found once per batch type and only walked afterwards.
 
     Returns:
-        ``(samples, tokens)``: dimension 0 of the first tensor, and the number of elements of the
-        token ids (0 if the batch has none); ``(0, 0)`` for a batch without tensors.
+        ``(samples, tokens)``: see ``_sample_path``, and the number of elements of the token ids (0
+        if the batch has none); ``(0, 0)`` for a batch without tensors.
     """
     index = facts.count
     facts.count = index + 1
@@ -73,6 +75,8 @@ def count(batch):
             value = batch
             for get, key in sample_path:
                 value = get(value, key)
+            if axis is None:
+                return _entries(value), 0
             shape = value.shape
             if index % shapes.PERIOD < shapes.WINDOW:
                 shapes.note(index, shape)
@@ -90,7 +94,8 @@ def count(batch):
         sample_path, token_path, axis = _make_plan(batch)
         samples = 0
         if sample_path is not None:
-            samples = _walk(batch, sample_path).shape[axis]
+            value = _walk(batch, sample_path)
+            samples = _entries(value) if axis is None else value.shape[axis]
         return samples, _walk(batch, token_path).numel() if token_path is not None else 0
     except Exception:  # a tensor subclass without a plain shape
         interrupts.pass_on()
@@ -155,11 +160,56 @@ def _walk(value, path):
 
 def _make_plan(batch):
     tensors = list(_tensors(batch, (), 0))
-    axis = batch_axis([tuple(tensor.shape) for _, tensor in tensors]) or 0
-    sample_path = tensors[0][0] if tensors else None
-    plan = (sample_path, _token_path(tensors, axis), axis)
+    sample_path, axis = _sample_path(batch, tensors)
+    token_path = None if axis is None else _token_path(tensors, axis)
+    plan = (sample_path, token_path, axis)
     _plans[type(batch)] = plan
     return plan
+
+
+def _sample_path(batch, tensors):
+    """The path to what has the samples, and their dimension; None: it is a list of them.
+
+    The first tensor, but for what detectors are trained on: a list of pictures beside one of their
+    boxes, and pictures beside the boxes of all of them in a row.
+    """
+    if not tensors:
+        return None, 0
+    targets = _targets(batch)
+    if targets is not None:
+        return targets, None
+    first_path, first = tensors[0]
+    for path, tensor in tensors:
+        if len(first.shape) < _PICTURES <= len(tensor.shape) and tensor.shape[0] > 1:
+            if tensor.shape[0] != first.shape[0]:
+                return path, 0
+    return first_path, batch_axis([tuple(tensor.shape) for _, tensor in tensors]) or 0
+
+
+def _targets(batch):
+    """The path to a list of dicts, one for each tensor in the list before it; None: there is none,
+    as nearly everywhere.
+    """
+    parts = [part for part in _children(batch) if type(part[2]) in (list, tuple)]
+    if len(parts) != 2:  # pictures and targets
+        return None
+    (_, _, pictures), (get, key, targets) = parts
+    if not pictures or len(pictures) != len(targets):
+        return None
+    if all(map(_is_tensor, pictures)) and all(type(target) is dict for target in targets):
+        return ((get, key),)
+    return None
+
+
+def _entries(samples):
+    """How many a list has.
+
+    Raises:
+        TypeError: it is another structure than the plan was made for.
+    """
+    if type(samples) not in (list, tuple) or type(samples[0]) is not dict:
+        raise TypeError("not a list of samples")
+    return len(samples)
 
 
 def _token_path(tensors, axis):

@@ -84,7 +84,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         severity=severity,
         title=f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
         f"{longest_ms:,.0f} ms",
-        evidence=f"{counted(count, 'checkpoint')}, one every {every} steps or so: "
+        evidence=f"{counted(count, 'checkpoint')}, {_about(every)}: "
         f"{saved.ms.value:.1f} ms of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest "
         f"took {longest_ms / max(step_ms, 1e-9):.0f} times a step{last}",
         fix=(
@@ -169,6 +169,8 @@ def _rounded_up(steps: float) -> int:
 
 EVALUATING = 0.15
 """Share of the time in evaluations."""
+FEW_STEPS = 5
+"""Steps between two pauses, below which whole steps are too coarse for a median."""
 USUALLY = 0.95
 """Quantile of what the code around steps without an evaluation takes."""
 _STEPS_OF_TRAINERS = (
@@ -219,9 +221,9 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="high" if spent.share.low > 0.50 else "medium",
         title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",
-        evidence=f"{counted(count, 'evaluation')}, one every {every} "
-        f"steps or so, {spent.ms.value * every:,.0f} ms "
-        f"each{around}: {spent.percent}" + (f"; its forwards: {site.words}" if site else ""),
+        evidence=f"{counted(count, 'evaluation')}, {_about(every)}, "
+        f"{spent.ms.value * every:,.0f} ms each{around}: {spent.percent}"
+        + (f"; its forwards: {site.words}" if site else ""),
         fix=(
             phrase(
                 run, "evaluate", by_trainer=_by_trainer(site), every=round(every * rarer), now=every
@@ -298,10 +300,17 @@ def _share_asked(view: RunView, rank: int) -> float:
     return below / count if line and count >= ENOUGH else 0.0
 
 
+def _about(every: int) -> str:
+    return f"one every {every} steps or so" if every > 1 else "about one a step"
+
+
 def _usual_distance(series: RankSeries, column: str, count: int) -> int:
-    """Median steps from one record with such time to the next; of fewer than three, all steps over
-    how many there were.
+    """Steps from one record with such time to the next: their median, or the mean of a few, as 1
+    and 2 in turn; of fewer than three, all steps over how many there were.
     """
     steps = series.rows["step"][series.rows[column] > 0]
-    usual = int(np.median(np.diff(steps))) if len(steps) >= 3 else 0
-    return usual or max(1, series.total_steps() // max(1, count))
+    if len(steps) < 3:
+        return max(1, series.total_steps() // max(1, count))
+    distances = np.diff(steps)
+    usual = float(np.median(distances))
+    return max(1, round(float(distances.mean()) if usual < FEW_STEPS else usual))
