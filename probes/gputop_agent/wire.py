@@ -43,6 +43,8 @@ MSG_COMM = b"C"  # then n packed COMM structs
 MSG_EVENT = b"E"  # then one JSON object (UTF-8) with at least "type" and "t_ns"
 MSG_COMMAND = b"X"  # recorder -> agent, or a client -> recorder: one JSON object with "cmd"
 MAX_MESSAGE_BYTES = 128 * 1024  # larger events are split or cut by the agent
+#: A buffer of 128 KiB would be mapped and unmapped for each look, which stops all threads.
+MAX_COMMAND_BYTES = 16 * 1024
 MAX_RANK = 1_000_000  # what is above was given by no launcher
 
 # ---- phases: the exclusive parts of a step; they add up to its wall time exactly

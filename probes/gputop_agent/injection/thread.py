@@ -29,6 +29,9 @@ from gputop_agent.watchers.stacks import rivals, stacks
 #: caches after the wake-up: 0.4 % of a core at first, below 0.1 % at the last rate.
 RATES = ((12.0, 0.025), (40.0, 0.06), (120.0, 0.11), (float("inf"), 0.21))
 _MAX_COMMANDS_PER_TICK = 8
+#: Between two looks for commands and at the resident set: each system call gives up the
+#: interpreter's lock, and the training is stopped once more until this thread has it again.
+_EXCHANGE_S = 0.2
 _MAX_FAILURES = 3
 _END_S = 0.5  # that the end waits for a tick at most; one takes a tenth of a millisecond
 _IDLE_S = 0.5  # between ticks while no recorder listens, and the most beside busy threads
@@ -140,7 +143,7 @@ class ThreadLoop:
         self.paging = paging.PagingWatch()
         self.debugging = debugging.DebugAids()
         self.moving = moving.LastLook()
-        self._second = 0.0
+        self._second = self._exchanged = 0.0
         self._started = monotonic()
         self.moments = looks.Moments(RATES[0][1])
 
@@ -156,14 +159,16 @@ class ThreadLoop:
         now_ns = monotonic_ns()
         sampling.watch(now_ns)
         transport.flush_if_stale(now_ns)
-        self._run_commands()
+        now_s = monotonic()
+        if now_s - self._exchanged >= _EXCHANGE_S:
+            self._exchanged = now_s
+            self._run_commands()
+            memory.refresh_rss(now_ns)
         if not session.connected:
             return False
         if not session.hello_sent:
             hello.send_again()
-        memory.refresh_rss(now_ns)
         nan_place.tell()
-        now_s = monotonic()
         if now_s - self._second >= 1.0:
             self._second = now_s
             self.sampler.flush_if_due()

@@ -355,7 +355,7 @@ def poll_command():
         if not _is_ours(link):
             return None
         try:
-            data = link.socket.recv(wire.MAX_MESSAGE_BYTES, getattr(socket, "MSG_DONTWAIT", 0))
+            data = link.socket.recv(wire.MAX_COMMAND_BYTES, getattr(socket, "MSG_DONTWAIT", 0))
         except BlockingIOError:
             interrupts.pass_on()
             data = None

@@ -115,7 +115,7 @@ def rss():
 
 
 def refresh_rss(now_ns):
-    """Read the resident set; the agent's thread does at each tick."""
+    """Read the resident set; the agent's thread does a few times a second."""
     _process.rss_ns = now_ns
     _process.rss = _statm()[0]
 
