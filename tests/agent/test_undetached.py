@@ -25,7 +25,7 @@ def loss_of_critic(real):
     if kind == "apart":
         return training.critic_loss(real)
     fake = maker(torch.randn(4, 8))
-    if kind == "detached": fake = fake.detach()
+    if kind in ("detached", "matched"): fake = fake.detach()
     if kind == "unwanted": fake = fake.data
     return critic(fake).mean() - critic(real).mean()  # given
 for step in range(160):
@@ -48,11 +48,15 @@ for step in range(160):
         loss.backward()
         for_critic.step()
     if kind != "gathered": for_maker.zero_grad(set_to_none=kind != "zeroed")
-    (-critic(maker(torch.randn(4, 8))).mean()).backward()
+    score = -critic(maker(torch.randn(4, 8))).mean()
+    if kind == "matched":
+        score = score + (critic(real).mean() + score).abs()
+    score.backward()
     for_maker.step()
     if kind == "gathered": for_maker.zero_grad()
 """
 IN_VAIN = ["shown", "often", "zeroed", "called", "apart"]
+ALSO_NEEDED = ["matched"]
 IN_NEED = ["detached", "unwanted", "together", "gathered"]
 
 
@@ -61,9 +65,9 @@ def guests(tmp_path_factory):
     """What each child's guest sent, by the kind."""
     script = tmp_path_factory.mktemp("undetached") / "loops.py"
     script.write_text(SCRIPT)
-    outcome = run_script([str(script), *IN_VAIN, *IN_NEED], timeout=200)
+    outcome = run_script([str(script), *IN_VAIN, *ALSO_NEEDED, *IN_NEED], timeout=200)
     assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
-    return outcome.by_kind([*IN_VAIN, *IN_NEED])
+    return outcome.by_kind([*IN_VAIN, *ALSO_NEEDED, *IN_NEED])
 
 
 @pytest.mark.parametrize("kind", IN_VAIN)
@@ -73,6 +77,14 @@ def test_a_network_that_a_loss_trains_in_vain(guests, kind):
     assert told[0]["values"] == 8 * 16 + 16 + 16 * 16 + 16 + 16 * 12 + 12
     assert all(0 < took < 1000 for took in told[0]["took_ms"])
     assert len(told[0]["took_ms"]) >= 3
+    assert not told[0]["is_needed_too"]
+
+
+def test_a_critic_that_a_loss_needs_and_also_trains_in_vain(guests):
+    """Matched features of real samples: HiFi-GAN's generator was told to detach its own result."""
+    told = guests["matched"].of_type("undetached")
+    assert told[0]["values"] == 12 * 16 + 16 + 16 + 1
+    assert told[0]["is_needed_too"]
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,10 @@ def test_a_backward_that_trains_another_network_in_vain(
     assert finding.site == "train.py:9"
     build.event("undetached", rank=0, pid=1, **{**event, "made_at": "train.py:8"})
     (finding,) = [one for one in evaluate(build.open()) if one.id == "CE14"]
-    assert finding.site == "train.py:8"
+    assert finding.site == "train.py:8" and ".detach()" in finding.fix
+    build.event("undetached", rank=0, pid=1, **{**event, "is_needed_too": True})
+    (finding,) = [one for one in evaluate(build.open()) if one.id == "CE14"]
+    assert "real samples" in finding.fix and ".detach()" not in finding.fix
 
 
 DRAWS = {"drawn_steps": 20, "drawn_tokens": 40, "drawn_at": "train.py:5"}

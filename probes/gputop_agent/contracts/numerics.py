@@ -268,6 +268,8 @@ class UndetachedEvent(TypedDict, total=False):
     backward_at: Line
     made_at: Line
     """The line that gives the other network's result to the loss, or that calls it."""
+    is_needed_too: bool
+    """The backward also goes through that network to what it is meant for."""
 
 
 class RandomState(TypedDict, total=False):

@@ -29,7 +29,8 @@ TIMES_FOR_INTERVAL = 6
     trigger="at three looks in a row, 20 steps or more apart, a backward went through the whole "
     "network of another optimizer, whose gradients were cleared before that one's update; info "
     f"where this takes less than {percent(WORTH)} of the step",
-    fix="detach what the other network made, or make it under no_grad",
+    fix="detach what the other network made, or make it under no_grad; where the loss also goes "
+    "through it to its own network, that of the real samples alone",
     explains=("CE07",),
     no_use="where the gradients are read before they are cleared",
     reads="the graphs of losses at the looks of NU08, and how long the part takes that leads to "
@@ -63,8 +64,7 @@ def not_detached(view: RunView, spec: Spec) -> Finding | None:
             f"gradients of {last['values']:,} values of another optimizer's "
             f"({last['optimizer']}: {named}), and they were cleared before its update "
             f"({last['looks']} looks up to step {last['step']}, rank {rank}); {taken}",
-            fix="give this loss what the other network made with .detach(), or make it under "
-            "torch.no_grad()",
+            fix=_fix(last),
             rank=everybody(view),
             site=last.get("made_at") or backward_at,
             confidence=0.9,
@@ -90,3 +90,19 @@ def not_detached(view: RunView, spec: Spec) -> Finding | None:
         )
 
     return on_ranks(view, "undetached", of_rank)
+
+
+def _fix(told: Event) -> str:
+    """A generator's loss needs the way through its critic, and compares with what that makes of
+    real samples in vain, as where features are matched.
+    """
+    if told.get("is_needed_too"):
+        return (
+            "call the other network under torch.no_grad() for the inputs that do not come from the "
+            "network that this loss trains, as real samples; what it makes of that network's "
+            "output needs its graph"
+        )
+    return (
+        "give this loss what the other network made with .detach(), or make it under "
+        "torch.no_grad()"
+    )

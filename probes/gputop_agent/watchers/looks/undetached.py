@@ -25,8 +25,10 @@ _OTHERS = -1  # owner of a leaf that is in no optimizer, or in several
 class DetachablePart:
     """Of a backward's graph: what leads to parameters of one optimizer alone."""
 
-    def __init__(self, key, nodes, leaves):
+    def __init__(self, key, nodes, leaves, is_needed_too):
         self.key = key  # of the optimizer
+        #: The graph goes through the same network on the way to others' parameters, too.
+        self.is_needed_too = is_needed_too
         self.nodes = nodes
         self.leaves = leaves
         self.backward_at = frames.caller_site()
@@ -164,6 +166,7 @@ class Undetached:
             took_ms=times_ms[:MAX_TIMES],
             backward_at=part.backward_at,
             made_at=part.made_at,
+            is_needed_too=part.is_needed_too,
         )
 
 
@@ -201,16 +204,23 @@ def _part(key, owned, parents):
     mine = [node for node, owner in owned.items() if owner == key]
     unwanted = _above(mine, parents) - wanted
     ends = [node for node in unwanted if wanted.intersection(parents.get(node, ()))]
-    nodes = set()
+    nodes, passed_through = set(), set()
     for end in ends:
         below = set(graph_leaves.nodes_below(end)[0])
         if len(_leaves(below)) >= MIN_LEAVES:
             nodes |= below
-    leaves = [node.variable for node in reversed(mine) if node in nodes]
-    of_all = sum(node.variable.numel() for node in mine)
-    if sum(leaf.numel() for leaf in leaves) < MOST_VALUES * max(1, of_all):
+        else:  # a layer that the wanted gradients pass through
+            passed_through |= below
+    most = MOST_VALUES * max(1, _values(mine))
+    own = [node for node in reversed(mine) if node in nodes]
+    if _values(own) < most:
         return None
-    return DetachablePart(key, nodes, leaves)
+    is_needed_too = _values(passed_through.intersection(mine)) >= most
+    return DetachablePart(key, nodes, [node.variable for node in own], is_needed_too)
+
+
+def _values(leaves):
+    return sum(node.variable.numel() for node in leaves)
 
 
 def _above(nodes, parents):
