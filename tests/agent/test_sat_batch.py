@@ -130,6 +130,13 @@ def test_indexes_of_several_tables_are_no_tokens():
     assert batch.count((features, indexes.T)) == (128, 0)
 
 
+def test_all_texts_of_a_sample_are_counted():
+    """As sentence-transformers and TRL name them."""
+    pair = {"sentence_0_input_ids": TOKENS, "sentence_0_attention_mask": MASK}
+    pair |= {"sentence_1_input_ids": TOKENS[:, :8], "label": torch.ones(4).long()}
+    assert batch.count(pair) == batch.count(pair) == (4, 64 + 32)
+
+
 def test_pictures_are_counted_and_not_their_boxes():
     """As Ultralytics collates them: boxes of all pictures in a row, before the pictures."""
     for boxes in (14, 23):

@@ -12,6 +12,7 @@ from gputop_agent.timing import padding
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64
 _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
+_TEXTS_NAMES = "_input_ids"  # end of them: sentences of a pair, a chosen and a rejected answer
 _LEAST_LENGTH = 8  # of a row without such a name
 _PICTURES = 4  # dimensions: sample, channel, height, width
 _TOKEN_DTYPES = ("torch.int64", "torch.int32")
@@ -23,7 +24,7 @@ _CRC_FIRST = 8
 _PADDING_PERIOD, _PADDING_MANY = 16, 800
 _SUMMED = ("places", "tokens", "kept")
 
-# type of a batch -> (path to what counts samples, path to the tensor that counts tokens, dimension
+# type of a batch -> (path to what counts samples, paths to the tensors that count tokens, dimension
 # of the samples; None: that is a list with an entry for each)
 _plans = {}
 
@@ -69,7 +70,7 @@ def count(batch):
     plan = _plans.get(type(batch))
     if plan is not None:
         try:
-            sample_path, token_path, axis = plan
+            sample_path, token_paths, axis = plan
             if sample_path is None:
                 return 0, 0
             value = batch
@@ -82,24 +83,19 @@ def count(batch):
                 shapes.note(index, shape)
             if shape != shapes.window.last:
                 shapes.changed(index, shape, axis)
-            if token_path is None:
-                return shape[axis], 0
-            tokens = batch
-            for get, key in token_path:
-                tokens = get(tokens, key)
-            return shape[axis], tokens.numel()
+            return shape[axis], _tokens(batch, token_paths) if token_paths else 0
         except Exception:  # another structure under the same type
             interrupts.pass_on()
     try:
-        sample_path, token_path, axis = _make_plan(batch)
+        sample_path, token_paths, axis = _make_plan(batch)
         samples = 0
         if sample_path is not None:
             value = _walk(batch, sample_path)
             samples = _entries(value) if axis is None else value.shape[axis]
-        return samples, _walk(batch, token_path).numel() if token_path is not None else 0
+        return samples, _tokens(batch, token_paths)
     except Exception:  # a tensor subclass without a plain shape
         interrupts.pass_on()
-        _plans[type(batch)] = (None, None, 0)
+        _plans[type(batch)] = (None, (), 0)
         return 0, 0
 
 
@@ -161,8 +157,8 @@ def _walk(value, path):
 def _make_plan(batch):
     tensors = list(_tensors(batch, (), 0))
     sample_path, axis = _sample_path(batch, tensors)
-    token_path = None if axis is None else _token_path(tensors, axis)
-    plan = (sample_path, token_path, axis)
+    token_paths = () if axis is None else _token_paths(tensors, axis)
+    plan = (sample_path, token_paths, axis)
     _plans[type(batch)] = plan
     return plan
 
@@ -212,10 +208,15 @@ def _entries(samples):
     return len(samples)
 
 
-def _token_path(tensors, axis):
-    """The path to the token ids: of that name, else the first whole numbers in rows as many as
-    there are samples, which indexes of several tables are not; nor are a few drawn for each sample,
-    as word2vec's negatives, nor the places of vectors, as the times of states and actions.
+def _tokens(batch, paths):
+    return sum(_walk(batch, path).numel() for path in paths)
+
+
+def _token_paths(tensors, axis):
+    """The path to the token ids: of that name, or of all texts of a sample whose names end so, else
+    the first whole numbers in rows as many as there are samples, which indexes of several tables
+    are not; nor are a few drawn for each sample, as word2vec's negatives, nor the places of
+    vectors, as the times of states and actions.
     """
     ids = [
         (path, tensor)
@@ -224,15 +225,22 @@ def _token_path(tensors, axis):
     ]
     for path, _ in ids:
         if path and path[-1][1] in _TOKEN_NAMES:
-            return path
+            return (path,)
+    of_texts = [path for path, _ in ids if path and _is_of_text(path[-1][1])]
+    if of_texts:
+        return tuple(of_texts)
     samples = tensors[0][1].shape[axis] if tensors else 0
     shapes_of_rows = [tuple(tensor.shape) for _, tensor in tensors if len(tensor.shape) == 3]
     of_vectors = {shape[:2] for shape in shapes_of_rows if shape[1] != shape[2]}  # but masks
     for path, tensor in ids:
         is_long = tensor.shape[1 - axis] >= _LEAST_LENGTH
         if tensor.shape[axis] == samples and is_long and tuple(tensor.shape) not in of_vectors:
-            return path
-    return None
+            return (path,)
+    return ()
+
+
+def _is_of_text(name):
+    return type(name) is str and name.endswith(_TEXTS_NAMES)
 
 
 def batch_axis(shapes):
