@@ -76,9 +76,12 @@ def test_what_a_training_has_anyway_is_no_pile(memory, monkeypatch):
     searched = []
     monkeypatch.setattr(growth.current.keeper, "look", lambda *a, **k: searched.append(a) or {})
     alive = [*model.parameters(), *(p.grad for p in model.parameters()), *[torch.ones(1)] * 120]
-    growth._kept([*alive, *[torch.ones(1)] * (growth.MIN_PILE - 1)], [], 400 * MIB)
+    growth._kept([*alive, *[torch.ones(1)] * (growth.MIN_PILE - 1)], [], 400 * MIB, search=True)
     assert not searched
-    growth._kept([*alive, *[torch.ones(1)] * growth.MIN_PILE], [], 400 * MIB)
+    pile = [*alive, *[torch.ones(1)] * growth.MIN_PILE]
+    growth._kept(pile, [], 400 * MIB, search=False)
+    assert not searched
+    growth._kept(pile, [], 400 * MIB, search=True)
     assert searched
 
 

@@ -11,6 +11,15 @@ from gputop_analysis.findings.crash.surroundings import advice
     ("what", "told"),
     [
         ("ModuleNotFoundError: No module named 'einops.layers'", "python -m pip install einops`"),
+        (
+            "ImportError: cannot import name 'A' from 'torchrl.collectors' (/v/site-packages/t.py)",
+            "the installed `torchrl` has no `A`",
+        ),
+        (
+            "FileNotFoundError: Couldn't find a module script at /w/accuracy/accuracy.py. Module "
+            "'accuracy' doesn't exist on the Hugging Face Hub either.",
+            "where there is a network",
+        ),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'd/x.pt'", "started in /work"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/d/x'", "put /d/x there, or"),
         ("FileNotFoundError: ../data/cora.content not found.", "data/cora.content is a relative"),
@@ -45,6 +54,7 @@ def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> No
     "what",
     [
         "KeyError: 'loss'",
+        "ImportError: cannot import name 'Net' from 'models' (/work/models.py)",
         "RuntimeError: getaddrinfo: Temporary failure in name resolution",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 5x2)",
         "FileNotFoundError: no checkpoint of this run",

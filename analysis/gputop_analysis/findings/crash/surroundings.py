@@ -41,6 +41,14 @@ def _module_missing(match: re.Match[str], folder: str, place: str) -> str:
     )
 
 
+def _name_missing(match: re.Match[str], folder: str, place: str) -> str:
+    package = match["module"].partition(".")[0]
+    return (
+        f"the installed `{package}` has no `{match['name']}`: install the release that the script "
+        f"was written for, or change the import{place}"
+    )
+
+
 def _as_it_says(match: re.Match[str], folder: str, place: str) -> str:
     command = match["command"].rstrip(".,:;)")
     return f"install what it asks for, for the Python that runs the command: `{command}`"
@@ -117,12 +125,20 @@ _KNOWN: tuple[tuple[re.Pattern[str], Advice], ...] = (
     (re.compile(r"^ModuleNotFoundError: No module named '(?P<name>[\w.]+)'"), _module_missing),
     (
         re.compile(
+            r"^ImportError: cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' "
+            r"\(\S*?(?:site|dist)-packages/"
+        ),
+        _name_missing,
+    ),
+    (
+        re.compile(
             r"^(?:Import|ModuleNotFound|Runtime)Error: .*?"
             r"""(?P<command>pip install (?:-\S+ )*(?:"[^"]+"|'[^']+'|[^\s`'"]+))""",
             re.DOTALL,
         ),
         _as_it_says,
     ),
+    (re.compile("doesn't exist on the Hugging Face Hub"), _not_reached),
     (re.compile(r"^FileNotFoundError: \[Errno 2\] .*?: '(?P<path>[^']+)'"), _file_missing),
     (
         re.compile(r"^FileNotFoundError: (?!\[)(?:.*?['\"\s])?(?P<path>[\w.~-]*/[\w./~+-]*\w)"),
