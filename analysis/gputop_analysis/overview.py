@@ -59,6 +59,8 @@ class OwnCost(NamedTuple):
     cost_us: float
     method: str
     """``windows``: hooks in against hooks out; ``clock``: the time inside hooks, always in."""
+    thread_share: float | None = None
+    """CPU time of the guest's own thread, of a core, since it began; None: not told."""
 
     @property
     def words(self) -> str:

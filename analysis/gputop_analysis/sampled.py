@@ -69,12 +69,14 @@ def own_cost(view: RunView) -> OwnCost | None:
     if len(intervals) == len(costs):
         low = _mean([low for low, _ in intervals])
         high = _mean([high for _, high in intervals])
+    of_threads = [event["thread_share"] for event in costs if "thread_share" in event]
     return OwnCost(
         share,
         low,
         high,
         _mean([event["cost_us"] for event in costs]),
         str(costs[0].get("method", "")),
+        _mean(of_threads) if of_threads else None,
     )
 
 

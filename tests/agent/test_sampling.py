@@ -168,6 +168,7 @@ def test_own_cost_is_told_with_its_interval(plain):
     assert told["method"] == "windows"
     assert told["low_us"] <= told["cost_us"] <= told["high_us"]
     assert told["measured_steps"] + told["counted_steps"] <= STEPS
+    assert 0 < told["thread_share"] < 0.5  # of a core
 
 
 def test_a_loss_that_stays_nan_is_told_soon(script):

@@ -54,6 +54,21 @@ def test_the_newest_own_cost_counts(record):
     assert cost.words == "0.3 % of a step, 0.2 to 0.4"
 
 
+def test_the_thread_beside_the_steps_is_told_where_it_is_known(tmp_path):
+    """A training that keeps all cores busy loses about that."""
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for _ in range(40):
+        build.step(forward=20.0)
+    cost = {"method": "clock", "cost_us": 40.0, "step_us": 20_000.0}
+    build.event("own_cost", rank=0, **cost)
+    assert "its thread" not in as_text(Report(build.open()))
+    build.event("own_cost", rank=0, **cost, thread_share=0.0212)
+    build.end()
+    report = as_text(Report(build.open()))
+    assert "gputop    0.2 % of a step; its thread 2.1 % of a core\n" in report
+
+
 def test_quantiles_of_phases_are_of_measured_steps(record):
     forward = next(phase for phase in summarise(record).phases if phase.name == "forward")
     assert forward.mean_ms == pytest.approx(0.5, rel=1e-3)

@@ -207,6 +207,11 @@ DEFINITIONS: dict[str, Definition] = {
         "all steps were measured",
         "steps.<phase>_ns, steps.wall_ns, of the windows",
     ),
+    "own_cost.thread_share": Definition(
+        "0 to 1",
+        "CPU time of the guest's thread / time since it began, of one core, mean of the ranks",
+        "own_cost events",
+    ),
     "own_cost.share": Definition(
         "0 to 1", "time that gputop takes / step time, mean of the ranks", "own_cost events"
     ),

@@ -22,6 +22,7 @@ from gputop_analysis.report.words import (
     figure,
     many_backwards,
     output_notes,
+    own_share,
     own_work,
     peak_memory,
     ranks_to_show,
@@ -133,7 +134,7 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield from wrap(f"{label:<9} {figures}", width, subsequent_indent=" " * 10)
     yield from _startup(report, width)
     if s.own_cost is not None:
-        yield f"{'gputop':<9} {s.own_cost.words}"
+        yield f"{'gputop':<9} {own_share(s.own_cost)}"
     if own_work_text := own_work(report.own_work):
         yield f"{'gputop':<9} {own_work_text}"
 

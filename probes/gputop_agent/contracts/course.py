@@ -116,6 +116,8 @@ class OwnCostEvent(TypedDict, total=False):
     step_us: Annotated[Amount, NEEDED]
     measured_steps: Whole
     counted_steps: Whole
+    thread_share: Amount
+    """CPU time of the guest's own thread over the time since it began."""
 
 
 class MovingEvent(TypedDict, total=False):

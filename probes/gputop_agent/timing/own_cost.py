@@ -11,10 +11,14 @@ it, is not in it. Where a busy machine takes the core away, it does so in a syst
 sooner than in the training, which would have lost it a moment later: such a step counts as the
 dearest ordinary one. Beside workers that use all cores that is every second step, so what is
 ordinary is told from the cheapest quarter.
+
+Beside these the agent's thread looks and sends; its CPU time is told as a share of a core. What it
+takes from a training that keeps all cores busy is about that.
 """
 
 from collections import deque
 from statistics import median
+from time import thread_time
 
 from gputop_agent.runtime import transport
 from gputop_agent.runtime.session import session
@@ -38,6 +42,7 @@ class CostSums:
         self.switching_ns = 0  # of opening, shutting and booking
         self.hooked_steps = self.hooked_wall_ns = 0  # while all hooks were in
         self.hook_walls = deque(maxlen=MAX_PAIRS)  # nanoseconds in hooks of the last of these steps
+        self.thread_began_s = 0.0  # monotonic, of the agent's thread
         self._events = 0
         self._next_s = 0.0
 
@@ -73,13 +78,17 @@ class CostSums:
 
     def send_if_due(self, now_s):
         """From the agent's thread: an ``own_cost`` event every 2 s at first, every 10 s later."""
-        if now_s < self._next_s:
+        self.thread_began_s = self.thread_began_s or now_s
+        if now_s < self._next_s or now_s == self.thread_began_s:
             return
         fields = self.summary()
         if fields:
             self._events += 1
             self._next_s = now_s + (_EARLY_S if self._events < _EARLY_EVENTS else _LATE_S)
-            transport.send_event("own_cost", step=session.step, **fields)
+            thread_share = thread_time() / (now_s - self.thread_began_s)
+            transport.send_event(
+                "own_cost", step=session.step, thread_share=round(thread_share, 5), **fields
+            )
 
 
 def _fields(method, cost_ns, interval, step_ns):
