@@ -142,9 +142,11 @@ def test_pictures_are_counted_and_not_their_boxes():
     for boxes in (14, 23):
         rows = {"batch_idx": torch.ones(boxes), "bboxes": torch.ones(boxes, 4), "img": IMAGES}
         assert batch.count(rows) == (6, 0)
-    padded = {"input_ids": TOKENS, "bias": torch.zeros(1, 1, 16, 16)}
     batch._plans.clear()
-    assert batch.count(padded) == (4, 64)
+    texts = {"attention_mask": MASK, "input_ids": TOKENS, "pixel_values": IMAGES}
+    assert batch.count(texts) == (4, 64)  # some of them with several pictures
+    batch._plans.clear()
+    assert batch.count({"x": MASK.float(), "bias": torch.zeros(1, 1, 16, 16)}) == (4, 0)
 
 
 def test_a_list_of_pictures_beside_one_of_targets_has_a_sample_each():

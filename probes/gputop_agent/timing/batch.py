@@ -175,9 +175,9 @@ def _sample_path(batch, tensors):
     if targets is not None:
         return targets, None
     first_path, first = tensors[0]
-    for path, tensor in tensors:
-        if len(first.shape) < _PICTURES <= len(tensor.shape) and tensor.shape[0] > 1:
-            if tensor.shape[0] != first.shape[0]:
+    if len(first.shape) < _PICTURES and not any(map(_is_tokens, tensors)):
+        for path, tensor in tensors:
+            if len(tensor.shape) >= _PICTURES and tensor.shape[0] not in (1, first.shape[0]):
                 return path, 0
     return first_path, batch_axis([tuple(tensor.shape) for _, tensor in tensors]) or 0
 
@@ -223,8 +223,8 @@ def _token_paths(tensors, axis):
         for path, tensor in tensors
         if len(tensor.shape) == 2 and str(tensor.dtype) in _TOKEN_DTYPES
     ]
-    for path, _ in ids:
-        if path and path[-1][1] in _TOKEN_NAMES:
+    for path, tensor in ids:
+        if _is_tokens((path, tensor)):
             return (path,)
     of_texts = [path for path, _ in ids if path and _is_of_text(path[-1][1])]
     if of_texts:
@@ -237,6 +237,12 @@ def _token_paths(tensors, axis):
         if tensor.shape[axis] == samples and is_long and tuple(tensor.shape) not in of_vectors:
             return (path,)
     return ()
+
+
+def _is_tokens(named):
+    """Whether a tensor has a name of token ids; of several pictures a text, the texts count."""
+    path, _ = named
+    return bool(path) and path[-1][1] in _TOKEN_NAMES
 
 
 def _is_of_text(name):
