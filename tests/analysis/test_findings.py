@@ -160,6 +160,20 @@ def test_the_share_of_host_code_is_of_the_whole_step_though_it_is_judged_without
     assert "of 24.0 ms a step (16.8 ms without waiting for a core)" in host.evidence
 
 
+@pytest.mark.parametrize(("run_wait", "severity"), [(0.3, "high"), (0.7, "info")])
+def test_of_a_run_that_mostly_waits_for_a_core_host_code_is_no_more_than_an_info(
+    tmp_path, run_wait, severity
+):
+    """Six spinning processes beside it: the little CPU time that it got seemed to be a line's."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(240, forward=3.0, backward=5.0, other=16.0)
+    samples = [{"site": "train.py:88", "function": "log_metrics", "inside": "", "count": 40}]
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=40, samples=samples)
+    processes(build, run_wait=run_wait)
+    assert found(build)["HO06"].severity == severity
+
+
 def test_no_process_samples_no_verdict_on_cores(tmp_path):
     build = healthy(tmp_path)
     processes(build, run_wait=-1e-9)

@@ -142,7 +142,8 @@ UNATTRIBUTED = 0.1
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
     silent=(
         "fewer than 20 steady steps; most samples inside torch, which is work; a pause that "
-        "came once or twice; only an info where no line was seen five times, or takes as "
+        "came once or twice; only an info where most of the time is waiting for a core (IN04), "
+        "where no line was seen five times, or takes as "
         "much by itself, or it is the world of a rollout as a whole, or the line that has a "
         "package draw what is trained on, or the line of a solver or "
         "sampler that runs the model in a loop of its own, or holds most while "
@@ -173,6 +174,8 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     severity = _severity(without_torch, site, view.per_rank[other.rank])
     if severity != "info" and site is not None and _is_the_models(view, other.rank, site):
         severity = "info"
+    if _mostly_waits(view, other.rank):
+        return _host_code(view, spec, without_torch, site, "info")
     if severity == "info":
         line = heaviest_line(view, "other", other.rank)
         is_large = line is not None and line.least_share * other.share.low > UNATTRIBUTED
@@ -180,6 +183,14 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             of_line = replace(other, values_ms=other.values_ms * line.share)
             return _host_code(view, spec, of_line, line, "medium")
     return _host_code(view, spec, without_torch, site, severity)
+
+
+def _mostly_waits(view: RunView, rank: int) -> bool:
+    """Whether the rank waits for a core most of the time (IN04): how what is left is split between
+    the phases is told from the little CPU time that it gets.
+    """
+    queue = run_queue(view, rank)
+    return queue is not None and 1 - queue.value < LEAST_LEFT
 
 
 def _is_the_models(view: RunView, rank: int, site: Site) -> bool:
