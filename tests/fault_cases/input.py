@@ -61,7 +61,7 @@ CASES = (
         "HO14",
         "12 threads on the cores",
         RESOURCES,
-        {"FAULT": "threads"},
+        {"FAULT": "threads", "STEPS": 500},
         title="12 torch threads",
         absorbed=("IN04",),
         alone=True,
