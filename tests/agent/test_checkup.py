@@ -30,6 +30,7 @@ several = kind in ("two", "turns", "idle")
 if several:
     opt = torch.optim.AdamW(net.body.parameters())
     head = torch.optim.SGD(net.unused.parameters(), 1e-3)
+if kind == "shared": head = torch.optim.AdamW(net.unused.parameters())
 teacher = nn.Linear(16, 16)
 if kind == "dead":
     net.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
@@ -139,6 +140,9 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         if kind == "turns": head.zero_grad()
         net.unused(x).square().mean().backward()
         if kind != "idle": head.step()
+    if kind == "shared":
+        net.unused(x).square().mean().backward()
+        head.step()
     if kind not in ("order", "anew"): scheduler.step()
     if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
 """
@@ -176,6 +180,7 @@ KINDS = [
     "numbers",
     "averaged",
     "idle",
+    "shared",
     "eval",
     "anew",
     "softmax",
@@ -262,6 +267,13 @@ def test_a_part_that_some_steps_use_is_none_without_gradient(guests):
     assert looks(guests, "plain")[-1]["without_gradient"] == unused
     lost = [one["without_gradient"] for one in looks(guests, "until 50")]
     assert lost == [0, 0, 0, unused]  # of updates before the look at 61
+
+
+def test_a_part_that_another_optimizer_updates_is_none_without_gradient(guests):
+    """As of InfoGAN: the third optimizer has the discriminator, whose head its loss does not use;
+    to freeze that head would end what the second one trains.
+    """
+    assert [one["without_gradient"] for one in looks(guests, "shared")] == [0, 0, 0, 0]
 
 
 def test_no_three_looks_in_a_row_fall_on_one_step_of_a_short_cycle(guests):

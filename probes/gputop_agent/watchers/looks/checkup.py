@@ -299,6 +299,9 @@ def _look_at_missing(optimizer):
     parameters = _trainable()
     without = [parameter for parameter in parameters if parameter.grad is None]
     without = current.used_now_and_then.never(optimizer, without)
+    others = outermost(alive(session.optimizers.values())) if without else []
+    elsewhere = used_now_and_then.updated_by_others(optimizer, others, without)
+    without = [parameter for parameter in without if id(parameter) not in elsewhere]
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
         _note_missing(parameters, without)
         _look_at_gradients(parameters)

@@ -1,4 +1,6 @@
-"""Parameters without a gradient that had one lately, as of a head that each tenth step uses."""
+"""Parameters without a gradient that learn all the same: from a head that each tenth step uses, or
+by another optimizer that has them too.
+"""
 
 from typing import Any
 
@@ -22,6 +24,23 @@ class UsedNowAndThen:
         before = self.updates.get(id(parameter), 0)
         self.updates[id(parameter)] = count
         return count > before
+
+
+def updated_by_others(optimizer: Any, others: "list[Any]", parameters: "list[Any]") -> "set[int]":
+    """Ids of ``parameters`` that one of ``others``, optimizers beside this one, has updated, as of
+    InfoGAN, whose third optimizer shares the discriminator's body.
+
+    One that counts no updates, as plain SGD, is taken to have updated all that it has.
+    """
+    ids = {id(parameter) for parameter in parameters}
+    return {
+        id(parameter)
+        for other in others
+        if other is not optimizer
+        for group in other.param_groups
+        for parameter in group["params"]
+        if id(parameter) in ids and (not other.state or parameter in other.state)
+    }
 
 
 def _updates(optimizer, parameter):
