@@ -141,6 +141,14 @@ def test_without_a_mask_rows_that_end_alike_are_filled(filling, dtype):
     assert batch.take_padding() == counts
 
 
+def test_pictures_beside_the_texts_are_told():
+    batch.reset()
+    batch.count((torch.zeros(4, 3, 8, 8), rows_of([3, 9, 4, 5], 10, 0), torch.zeros(4)))
+    assert batch.take_padding()["beside"] == 4 * 3 * 8 * 8
+    batch.count({"ids": rows_of([3, 9, 4, 5], 10, 0), "weight_of_each": torch.zeros(4)})
+    assert "beside" not in batch.take_padding()
+
+
 def test_rows_that_begin_alike_are_filled():
     batch.reset()
     batch.count(rows_of([3, 9, 4, 5], 10, 0).flip(1))

@@ -8,6 +8,7 @@ from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.hangs.call_order import Call, deviation
 from gputop_analysis.hangs.cause import judge
 from gputop_analysis.hangs.mismatch import of_a_mismatch
+from gputop_analysis.hangs.stack_calls import call_of_stack
 from gputop_analysis.hangs.standing import Group, RankStanding, ThreadPlace
 from gputop_analysis.text import rank_list
 
@@ -568,3 +569,47 @@ def test_a_rank_that_has_made_all_its_steps_stands_by_itself(step, kind, words):
     assert cause is not None and (cause.kind, cause.words) == (kind, words)
     assert cause.is_at_the_end == (kind == "lock")
     assert ("destroy_process_group" in advice_on(cause, {})) == cause.is_at_the_end
+
+
+def by_stack(frames, *places, step=30):
+    """A rank of torch 2.7 under gloo: nothing is told but its stack."""
+    call = call_of_stack(
+        {
+            "threads": [{"frames": [f"torch/distributed/distributed_c10d.py:9 {frames}"]}],
+            "places": [{"site": place.site, "function": place.function} for place in places],
+        }
+    )
+    return RankStanding(
+        (call,) if call else (), places, f"torch/distributed/distributed_c10d.py:9 {frames}",
+        step=step,
+    )  # fmt: skip
+
+
+def test_without_a_record_of_calls_stacks_tell_who_is_past_the_loop():
+    """As of open_clip with torch 2.7: one rank has returned from its epoch."""
+    epochs = ThreadPlace("main.py:652", "main", ("647 for",))
+    in_loop = ThreadPlace("train.py:441", "train_one_epoch", ("393 for", "439 if"))
+    after = ThreadPlace("main.py:745", "main", ("647 for", "744 if"))
+    ranks = {0: by_stack("all_reduce", in_loop, epochs), 1: by_stack("barrier", after)}
+    cause = judge(ranks, {})
+    assert cause is not None and (cause.kind, cause.rank) == ("ended early", 1)
+    assert cause.site == "train.py:393" and "number" not in cause.waiting
+    assert "rank 1 waits in barrier" in cause.waiting
+
+
+def test_stacks_at_one_line_accuse_nobody():
+    place = ThreadPlace("train.py:441", "train", ("393 for",))
+    assert judge({rank: by_stack("all_reduce", place) for rank in (0, 1)}, {}) is None
+
+
+def test_stacks_at_two_lines_of_one_block_name_both():
+    lines = {0: ThreadPlace("train.py:40", "train"), 1: ThreadPlace("train.py:50", "train")}
+    cause = judge({rank: by_stack("all_reduce", place) for rank, place in lines.items()}, {})
+    assert cause is not None and (cause.kind, cause.rank) == ("different collectives", None)
+    three = {rank: by_stack("all_reduce", lines[rank == 2]) for rank in range(3)}
+    cause = judge(three, {})
+    assert cause is not None and cause.rank == 2
+
+
+def test_a_message_is_no_collective():
+    assert not by_stack("recv", ThreadPlace("train.py:4", "f")).calls

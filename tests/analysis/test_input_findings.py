@@ -479,6 +479,19 @@ def test_padding(tmp_path):
     assert padding.recoverable_ms_per_step == pytest.approx(12 * 0.6, rel=0.05)
 
 
+@pytest.mark.parametrize("beside, promises", [(0, True), (20_000, True), (400_000, False)])
+def test_padding_beside_pictures_promises_nothing(tmp_path, beside, promises):
+    """As of CLIP: its tower of pictures computes on no padding, and how long it takes is not told
+    apart.
+    """
+    build = waiting(tmp_path, data=0.1)
+    build.event("padding", rank=0, batches=20, places=20_000, tokens=8_000, beside=beside)
+    padding = found(build)["IN14"]
+    assert (padding.recoverable_ms_per_step is not None) is promises
+    assert ("other inputs" in padding.evidence) is not promises
+    assert padding.severity == ("high" if promises else "medium")
+
+
 def test_rows_padded_to_one_length_are_not_mended_by_grouping(tmp_path):
     def fix(path, distinct):
         build = waiting(path, data=0.1, shapes={"distinct": distinct, "batches": 100})

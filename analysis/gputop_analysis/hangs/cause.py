@@ -23,6 +23,7 @@ from gputop_analysis.hangs.departures import (
     loop_left,
 )
 from gputop_analysis.hangs.queued_calls import Calls, first_difference, holding_up, is_queued
+from gputop_analysis.hangs.stack_calls import UNNUMBERED, are_from_stacks, judge_stacks
 from gputop_analysis.hangs.standing import Cause, Groups, Ranks, RankStanding
 from gputop_analysis.text import rank_list, ranks_do
 
@@ -96,6 +97,8 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
         return of_one_outside(outside[0], ranks, groups)
     if len(waiting) < 2:
         return None
+    if are_from_stacks(waiting):
+        return judge_stacks(waiting, ranks, groups)
     calls = {rank: standing.calls for rank, standing in waiting.items()}
     if is_queued(calls):
         return _all_queued(calls, ranks, groups)
@@ -389,9 +392,8 @@ def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
             words = call_words(call, groups)
         else:
             site = ranks[rank].places[0].site if ranks[rank].places else ""
-            words = (
-                f"{call.name} number {call.number} of {group_words(call, groups)}{at_line(site)}"
-            )
+            number = f" number {call.number}" if call.number != UNNUMBERED else ""
+            words = f"{call.name}{number} of {group_words(call, groups)}{at_line(site)}"
         waiting_by_call.setdefault(words, []).append(rank)
     most_first = sorted(waiting_by_call.items(), key=lambda item: -len(item[1]))
     return "; ".join(f"{ranks_do(waiting, 'wait')} in {words}" for words, waiting in most_first[:4])

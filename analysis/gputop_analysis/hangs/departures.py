@@ -67,7 +67,7 @@ def departure_of(
         return _Departure("different collectives", f"rank {rank} waits in another collective")
     call, usual = away.call, away.usual
     did, missed = call_words(call, groups), call_words(usual, groups)
-    loop = loop_left(ranks[rank], ranks, others)
+    loop = loop_left(ranks[rank], ranks, others) or inner_loop_left(ranks[rank], ranks, others)
     if loop:
         words = (
             f"rank {rank} has left the loop at {loop} after {ranks[rank].step:,} steps, and the "
@@ -222,6 +222,22 @@ def loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
         missing = [line for line in _loops(theirs) if line not in _loops(own_place)]
         if missing and _line(own_place.site) > missing[0]:
             return f"{theirs.file}:{missing[0]}"
+    return ""
+
+
+def inner_loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
+    """The loop of a function that others are in and this rank has returned from: it is further down
+    in its caller; else empty. It may as well be still there as they went round once more.
+    """
+    for other in others:
+        pair = _common(standing, ranks[other])
+        if pair is None or _line(pair[0].site) <= _line(pair[1].site):
+            continue
+        their_places = ranks[other].places
+        inside = their_places[: their_places.index(pair[1])]
+        loops = [f"{place.file}:{line}" for place in inside for line in _loops(place)]
+        if loops:
+            return loops[0]
     return ""
 
 

@@ -10,6 +10,7 @@ from gputop_analysis.hangs.cause import judge, of_one_outside
 from gputop_analysis.hangs.episodes import FOR_EVER, Episode, newest_episode, standing_episode
 from gputop_analysis.hangs.last_output import last_outputs
 from gputop_analysis.hangs.mismatch import of_a_mismatch
+from gputop_analysis.hangs.stack_calls import call_of_stack
 from gputop_analysis.hangs.standing import Cause, Group, RankStanding, ThreadPlace
 from gputop_analysis.hangs.user_line import user_line
 from gputop_analysis.raised import fatal
@@ -201,6 +202,9 @@ def _standing(
         if dump.get("collective")
     }
     calls.update(_calls(view, from_ns, until_ns))
+    if not any(calls.values()):
+        of_stacks = {rank: call_of_stack(dump) for rank, dump in dumps.items()}
+        calls = {rank: [call] for rank, call in of_stacks.items() if call is not None}
     threads = {int(t["rank"]): t for t in suspected.get("threads") or () if "rank" in t}
     standings: dict[int, RankStanding] = {}
     for rank in set(dumps) | set(calls) | set(threads) | set(view.ranks):

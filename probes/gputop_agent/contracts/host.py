@@ -131,6 +131,8 @@ class PaddingEvent(TypedDict, total=False):
     """Places, if each batch were cut to its longest row."""
     filling: Line
     """The value that rows end or begin with; absent where ``attention_mask`` told."""
+    beside: Whole
+    """Values of floating-point inputs beside the texts; absent where there are none."""
     padded_at: Line
     """The line of the user's ``collate_fn`` that fills rows up."""
     left_out: bool

@@ -107,7 +107,8 @@ def take_crc():
 
 def take_padding():
     """``{"batches", "places", "tokens", "kept"}`` of the batches looked at since the previous call,
-    and ``"filling"`` where no mask told; None if none told anything.
+    ``"filling"`` where no mask told, and ``"beside"``, values of other inputs, where there are any;
+    None if none told anything.
     """
     batches, facts.padding = facts.padding, []
     if not batches:
@@ -117,6 +118,9 @@ def take_padding():
     fillings = [batch.filling for batch in batches if batch.filling is not None]
     if fillings:
         padding["filling"] = str(fillings[-1])
+    beside = sum(batch.beside for batch in batches)
+    if beside:
+        padding["beside"] = beside
     return padding
 
 

@@ -5,6 +5,7 @@ Read from the memory of tensors on the CPU; no operation of torch's runs.
 """
 
 import ctypes
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ class Counted(NamedTuple):
     """Places, if it were cut to its longest row."""
     filling: Any = None
     """The value that fills it; None where a mask told."""
+    beside: int = 0
+    """Values of the batch's other inputs, such as pictures or sound, on which the model works too."""
 
 
 def is_plain(tensor):
@@ -52,6 +55,16 @@ def content(tensor, at_most):
 
 def counted(named_tensors):
     """What a batch tells, ``[(name or index, tensor)]`` of its outermost; None: nothing."""
+    told = _of_texts(named_tensors)
+    return told and told._replace(beside=sum(_beside(tensor) for _, tensor in named_tensors))
+
+
+def _beside(tensor):
+    is_input = tensor.dtype.is_floating_point and len(tensor.shape) > 1
+    return math.prod(tensor.shape) if is_input else 0
+
+
+def _of_texts(named_tensors):
     masks = [tensor for name, tensor in named_tensors if name == MASK_NAME]
     if masks:
         return _by_mask(_rows(masks[0]))

@@ -24,6 +24,10 @@ from gputop_analysis.view import RunView
 
 LEAST_TOKENS = 0.70
 ENOUGH_BATCHES = 8
+MUCH_BESIDE = 2
+"""Values of other inputs for each place of a text: from there on much of the model works on them.
+Weights of the tokens, or targets of their own, are one for each place at most.
+"""
 
 
 @finding(
@@ -51,20 +55,31 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     if forward is None or backward is None:
         return None
     wasted = 1 - rows.tokens / rows.places
-    won = (forward.mean_ms + backward.mean_ms) * wasted
+    model_ms = forward.mean_ms + backward.mean_ms
+    won = model_ms * wasted
     run = Facts(view, forward.rank)
+    common: dict[str, Any] = {
+        "title": f"{wasted * 100:.0f} % of the places in the batches are padding",
+        "fix": _shorter_rows(run, rows),
+        "rank": everybody(view),
+        "site": _site(run, rows),
+        "confidence": 0.7 if rows.filling is None else 0.5,
+        "proof": _proof(forward, backward, rows, won),
+    }
+    takes = f"forward and backward take {model_ms:.1f} ms of {forward.wall_ms:.1f} ms a step"
+    if rows.beside > MUCH_BESIDE * rows.places:
+        return spec.make(
+            severity="medium",
+            evidence=f"{rows.told}; {takes}, of which the part that reads these texts is not known: "
+            "the batches have other inputs, too, such as pictures or sound",
+            **common,
+        )
     return spec.make(
         severity="high" if wasted > 0.5 else "medium",
-        title=f"{wasted * 100:.0f} % of the places in the batches are padding",
-        evidence=f"{rows.told}; forward and backward take "
-        f"{forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a step",
-        fix=_shorter_rows(run, rows),
-        rank=everybody(view),
-        site=_site(run, rows),
-        confidence=0.7 if rows.filling is None else 0.5,
+        evidence=f"{rows.told}; {takes}",
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won),
-        proof=_proof(forward, backward, rows, won),
+        **common,
     )
 
 
@@ -88,6 +103,7 @@ class _Rows(NamedTuple):
     """Whether each batch that was looked at does."""
     filling: str | None
     padded_at: str | None
+    beside: int
 
     @property
     def is_cut_short(self) -> bool:
@@ -124,6 +140,7 @@ def _summed(view: RunView) -> _Rows | None:
         ends_with_longest=kept == places and all("kept" in event for event in events),
         filling=events[-1].get("filling"),
         padded_at=events[-1].get("padded_at"),
+        beside=_total(events, "beside"),
     )
 
 
