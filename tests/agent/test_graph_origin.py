@@ -1,5 +1,6 @@
 """Which node of a loss's graph was the first to hold what is not finite."""
 
+import math
 import weakref
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers.graphs import graph_origin
 from gputop_agent.watchers.graphs.graph_layers import GraphLayers
 from gputop_agent.watchers.graphs.graph_origin import Graph
 from gputop_agent.watchers.layers.layer_slots import SlottedModules
@@ -122,6 +124,15 @@ class Slots:
         }
 
 
+@pytest.mark.parametrize(("value", "bad"), [(-math.inf, {}), (math.inf, {0: ["mask"]})])
+def test_a_mask_of_attention_is_no_weight_that_went_bad(value, bad):
+    """CLIP's text tower has one, and was named as the origin of a NaN that its loss made."""
+    layer = nn.Linear(2, 2)
+    layer.register_buffer("mask", torch.zeros(4, 4))
+    layer.mask[0, 1:] = value
+    assert numeric_origin.bad_weights(SlottedModules([layer]))[0] == bad
+
+
 @pytest.mark.parametrize(("training", "bad"), [(True, {}), (False, {1: ["running_mean"]})])
 def test_statistics_that_a_forward_in_training_writes_are_no_origin(training, bad):
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(2)).train(training)
@@ -164,3 +175,12 @@ def test_a_table_that_is_not_finite_itself_is_found_beside_others():
     joined = torch.cat([first(torch.arange(3)), second(torch.arange(3))], 1)
     origin = Graph(torch.nn.Linear(8, 3)(joined).square().mean()).origin()
     assert origin.given is False and origin.name in ("accumulate_grad", "embedding")
+
+
+def test_a_torch_that_hides_what_a_graph_saved_names_no_operation(monkeypatch):
+    """2.9 and before: the likeliest by its name was told as the origin, and its layer with it."""
+    loss = nn.Linear(8, 4)(torch.randn(4, 8)).square().mean() / torch.zeros(())
+    assert (origin := Graph(loss).origin()) is not None and origin.name == "div"
+    monkeypatch.setattr(graph_origin, "shows_saved", lambda: False)
+    assert Graph(loss).origin() is None
+    assert numeric_origin.of_graph(SlottedModules([]), loss) is None

@@ -12,6 +12,7 @@ from gputop_agent.runtime import frames, shapes, source, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch
 from gputop_agent.watchers import tracers
+from gputop_agent.watchers.graphs import anomaly
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,26 @@ def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
             watch.sample()
     session.debug.pop("anomaly_at")
     assert session.debug == {"anomaly": 0.5, "profiler": 0.0, "tracemalloc": False}
+
+
+def test_the_mode_that_gputop_has_on_for_a_line_is_not_the_scripts(monkeypatch):
+    """Where it looks for a NaN's line in each step, it told of its own mode as left on (HO16)."""
+    monkeypatch.setattr(session, "torch", torch)
+    monkeypatch.setattr(session, "compile_seen", False)
+    watch, mode = debugging.DebugAids(), anomaly.AnomalyForward()
+    mode.switch_on()
+    try:
+        assert torch.is_anomaly_enabled()
+        for _ in range(40):
+            watch.sample()
+    finally:
+        mode.switch_off()
+    assert not torch.is_anomaly_enabled()
+    assert session.debug["anomaly"] == 0.0
+    with torch.autograd.set_detect_anomaly(True):
+        for _ in range(40):
+            watch.sample()
+    assert session.debug["anomaly"] == 0.5
 
 
 def test_what_was_on_at_the_first_step_may_be_off():

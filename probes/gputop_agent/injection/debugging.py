@@ -9,6 +9,7 @@ from gputop_agent.hooks import dynamo
 from gputop_agent.runtime import source
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import burst, tracers
+from gputop_agent.watchers.graphs import anomaly
 
 _MIN_LOOKS = 10
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
@@ -38,7 +39,7 @@ class DebugAids:
             return
         torch = session.torch
         self.looks += 1
-        if torch.is_anomaly_enabled():
+        if torch.is_anomaly_enabled() and not anomaly.AnomalyForward.is_gputops:
             self.anomaly += 1
         if not burst.is_active() and getattr(
             torch.autograd.profiler, "_is_profiler_enabled", False

@@ -33,7 +33,7 @@ class Counted(NamedTuple):
     filling: Any = None
     """The value that fills it; None where a mask told."""
     beside: int = 0
-    """Values of the batch's other inputs, such as pictures or sound, on which the model works too."""
+    """Values of other inputs, such as pictures or sound, on which the model works, too."""
 
 
 def is_plain(tensor):

@@ -70,8 +70,8 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     if rows.beside > MUCH_BESIDE * rows.places:
         return spec.make(
             severity="medium",
-            evidence=f"{rows.told}; {takes}, of which the part that reads these texts is not known: "
-            "the batches have other inputs, too, such as pictures or sound",
+            evidence=f"{rows.told}; {takes}, of which the part that reads these texts is not "
+            "known: the batches have other inputs, too, such as pictures or sound",
             **common,
         )
     return spec.make(

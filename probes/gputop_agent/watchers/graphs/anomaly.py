@@ -15,6 +15,9 @@ _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
 class AnomalyForward:
     """The mode, without its check for NaN; one that the script has on itself is left alone."""
 
+    is_gputops = False
+    """Whether the mode is on for one of these now, and not by the script."""
+
     def __init__(self):
         self.is_on = False
 
@@ -25,14 +28,14 @@ class AnomalyForward:
             return
         if not hasattr(torch, "is_anomaly_check_nan_enabled"):
             return  # before torch 2.0 the mode has no part without that check
-        self.is_on = True
+        self.is_on = AnomalyForward.is_gputops = True
         torch.set_anomaly_enabled(True, False)
 
     def switch_off(self):
         """As it was; what the script itself has switched on since checks for NaN, and stays."""
         if self.is_on:
             torch = session.torch
-            self.is_on = False
+            self.is_on = AnomalyForward.is_gputops = False
             if torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled():
                 torch.set_anomaly_enabled(False, False)
 

@@ -7,6 +7,7 @@ that one is named which can turn finite values into others. Tensors that hooks o
 packed (checkpoints, offloading) are not asked for.
 """
 
+import math
 import re
 from typing import Any
 
@@ -203,12 +204,15 @@ class Graph:
         return [child_ for child_ in givers if child_ is not None and child_.given is False]
 
     def origin(self, within=None):
-        """The node at which values stopped being finite; None without a graph.
+        """The node at which values stopped being finite; None without a graph, and where nothing is
+        known of its values (``shows_saved``).
 
         Args:
             within: ``within(number)`` tells whether a node may be the origin, by its sequence
                 number.
         """
+        if not shows_saved():
+            return None
         origin = self._origin(within)
         if origin is not None and _hardly_ever(origin) and self._let_picks_carry():
             origin = self._origin(within)
@@ -345,6 +349,13 @@ def _repeats(node):
     return 0
 
 
+def shows_saved():
+    """Whether this torch shows what a graph saved, and whether a hook has packed it; 2.9 and before
+    do neither, and to unpack it could run a checkpoint's forward again.
+    """
+    return hasattr(session.torch._C._autograd.SavedTensor, "data")
+
+
 def saved(node, name):
     """A tensor that the node saved, no hook has packed and nobody freed; None for any other."""
     try:
@@ -369,6 +380,15 @@ def is_finite(tensor):
         return None
     low, high = (number.item() for number in extremes)
     return low - low == 0 and high - high == 0
+
+
+def is_mask(tensor):
+    """Whether all that is not finite is -inf, as in an additive mask of attention."""
+    extremes = extent(tensor)
+    if extremes is None:
+        return False
+    low, high = (number.item() for number in extremes)
+    return low == -math.inf and high < math.inf
 
 
 def _is_carried(node):

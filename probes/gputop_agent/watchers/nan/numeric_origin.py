@@ -39,7 +39,7 @@ def bad_weights(layers):
         for name, buffer in list((module.__dict__.get("_buffers") or {}).items()):
             if buffer is None or (module.training and name in _RUNNING):
                 continue
-            if graph_origin.is_finite(buffer) is False:
+            if graph_origin.is_finite(buffer) is False and not graph_origin.is_mask(buffer):
                 bad.setdefault(index, []).append(name)
     return bad, trained
 
@@ -108,6 +108,8 @@ def of_forward(watched, loss=None):
         if origin is not None and origin.children and within_call(origin.number):
             del fields["largest_input"]  # the call's: the operation has its own
             fields.update(_operation(origin))
+        elif not graph_origin.shows_saved():
+            fields["operation"] = None  # the last of the call's is all that is known
         else:  # what its operations saved is hidden, as by a checkpoint
             fields["operation"] = graph.likeliest_name(within_call) or call.operation
     if call.layer in weights:
