@@ -351,6 +351,22 @@ def test_programs_outside_the_run_are_blamed_and_not_the_workers(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("rank_cores", "fix"),
+    [(1.9, "nothing but more cores helps"), (1.5, "something uses the cores for moments")],
+)
+def test_a_run_that_fills_the_cores_itself_is_not_sent_to_look_for_others(
+    tmp_path, rank_cores, fix
+):
+    """Two ranks of one thread and a worker each, on two cores: nothing takes more than it should."""
+    build = Builder(tmp_path / "r", cpu_count=2)
+    build.hello(0, dataloader={**LOADER, "num_workers": 1}, threads={"torch": 1})
+    build.steps(300, forward=15.0, backward=20.0)
+    busy(build, machine_pct=50.0 * (rank_cores + 0.1), rank_cores=rank_cores, waits=0.2)
+    only = {one.id: one for one in finished(build)}["IN04"]
+    assert only.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
     ("worker_cores", "fix"),
     [
         (0.5, "lower num_workers from 6 to 1"),

@@ -23,6 +23,8 @@ from gputop_analysis.view import RunView
 
 OWN_THREAD = 0.15
 """Of a core, from which a Python thread beside the training is asked to take less."""
+FILLED = 0.8
+"""Of the cores, used by the run itself: then it is in its own way."""
 QUEUED = 0.05
 """Share of the time that the training thread waits for a core."""
 
@@ -157,12 +159,22 @@ def _demands(view: RunView, run: Facts, used: Usage | None, queued: float) -> li
     ]
     demands = [demand for demand in candidates if demand is not None]
     if not demands:
-        words = (
-            "something uses the cores for moments: see `top`; pin this run to cores of its own "
-            "with `taskset`"
-        )
-        return [_Demand(0.0, Option(words))]
+        return [_Demand(0.0, Option(_without_a_cause(run, used)))]
     return sorted(demands, key=lambda demand: demand.cores, reverse=True)
+
+
+def _without_a_cause(run: Facts, used: Usage | None) -> str:
+    """What is left to do where nothing takes more than it should."""
+    own = used.own if used is not None else 0.0
+    if run.cores and own > FILLED * run.cores:
+        return (
+            f"nothing but more cores helps: what the run itself does uses {own:.1f} of "
+            f"{run.cores}, and its ranks, their threads and workers are not more than these"
+        )
+    return (
+        "something uses the cores for moments: see `top`; pin this run to cores of its own "
+        "with `taskset`"
+    )
 
 
 def _demand_of_threads(run: Facts) -> _Demand | None:
