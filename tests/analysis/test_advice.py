@@ -357,7 +357,7 @@ def test_programs_outside_the_run_are_blamed_and_not_the_workers(tmp_path):
 def test_a_run_that_fills_the_cores_itself_is_not_sent_to_look_for_others(
     tmp_path, rank_cores, fix
 ):
-    """Two ranks of one thread and a worker each, on two cores: nothing takes more than it should."""
+    """Two ranks of one thread and a worker each on two cores: nothing takes too much."""
     build = Builder(tmp_path / "r", cpu_count=2)
     build.hello(0, dataloader={**LOADER, "num_workers": 1}, threads={"torch": 1})
     build.steps(300, forward=15.0, backward=20.0)
