@@ -93,3 +93,15 @@ def test_the_heap_knows_what_is_handed_out():
     assert growth.heap.in_use() - before > 15_000_000
     del held
     assert growth.heap.in_use() - before < 5_000_000
+
+
+def test_nested_tensors_are_left_out_of_a_count(memory, monkeypatch):
+    """A nn.TransformerEncoder in eval mode makes them of padded texts, and they have no shape."""
+    told = []
+    monkeypatch.setattr(growth.transport, "send_event", lambda *_, **fields: told.append(fields))
+    growth.count()
+    nested = [torch.nested.nested_tensor([torch.ones(3), torch.ones(4)]) for _ in range(4)]
+    nested.append(torch.nested.nested_tensor([torch.ones(3)], requires_grad=True) * 2)
+    memory["mib"] = 500
+    growth.count()
+    assert len(told) == 2 and nested
