@@ -122,6 +122,14 @@ class RunSummary(NamedTuple):
     """None while it is not known."""
     steps_left_out: int = 0
     """First steps of each process that means, quantiles and an ended run's rates leave out."""
+    padded_share: float = float("nan")
+    """Of the tokens, those that are padding by the attention mask; NaN: not known."""
+
+    @property
+    def of_padding(self) -> str:
+        """`` (41 % padding)``, for the unit of a rate of tokens; empty where it is next to none."""
+        share = round(100 * self.padded_share) if self.padded_share > 0 else 0
+        return f" ({share} % padding)" if share else ""
 
     @property
     def averaged_over(self) -> str:

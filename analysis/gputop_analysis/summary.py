@@ -17,6 +17,7 @@ from gputop_analysis.hangs.silence import doing_since, silence_s
 from gputop_analysis.hardware import gib, gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
 from gputop_analysis.overview import RATE_WINDOW_S, RunSummary
+from gputop_analysis.padded import padded_share
 from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import tail_seconds
 from gputop_analysis.stages import rate_over_ranks
@@ -76,6 +77,7 @@ def summarise(
         sampled=sampled(view),
         own_cost=own_cost(view),
         steps_left_out=max((s.steps_left_out for s in view.per_rank.values()), default=0),
+        padded_share=padded_share(view),
     )
 
 

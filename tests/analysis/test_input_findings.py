@@ -13,6 +13,8 @@ from analysis_support import HOST, T0, Builder, pack
 
 from gputop_analysis.findings import evaluate
 from gputop_analysis.findings.input.loader_looks import surely
+from gputop_analysis.report.words import speed
+from gputop_analysis.summary import summarise
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
 LOADER = {
@@ -477,6 +479,21 @@ def test_padding(tmp_path):
     padding = found(build)["IN14"]
     assert "60 %" in padding.title
     assert padding.recoverable_ms_per_step == pytest.approx(12 * 0.6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({}, " (60 % padding)"), ({"filling": "0"}, "")],
+    ids=["by mask", "by a guess"],
+)
+def test_a_rate_of_tokens_says_how_much_of_it_is_padding(tmp_path, more, words):
+    build = waiting(tmp_path, data=0.1)
+    build.event("padding", rank=0, batches=20, places=20_000, tokens=8_000, **more)
+    run = summarise(build.open())
+    assert run.of_padding == words
+    assert f"1,000 tokens/s{words}," in speed(
+        run._replace(tokens_per_s=1000.0, steps_per_s=9.0, silent_s=0)
+    )
 
 
 @pytest.mark.parametrize("beside, promises", [(0, True), (20_000, True), (400_000, False)])

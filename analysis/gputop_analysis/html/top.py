@@ -89,7 +89,9 @@ def tiles(report: Report) -> str:
     if summary.samples_per_s:
         shown.append(tile("throughput", rate(summary.samples_per_s), "samples/s"))
     if summary.tokens_per_s:
-        shown.append(tile("throughput", rate(summary.tokens_per_s), "tokens/s"))
+        shown.append(
+            tile("throughput", rate(summary.tokens_per_s), "tokens/s" + summary.of_padding)
+        )
     if summary.world_size:
         shown.append(tile("ranks", size(summary).removesuffix(" ranks").removesuffix(" rank"), ""))
     shown.append(tile("duration", duration(summary.duration_s), ""))

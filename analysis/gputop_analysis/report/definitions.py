@@ -182,7 +182,8 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "tokens_per_s": Definition(
         "1/s",
-        "tokens / wall time, added up over the ranks, over the steps of steps_per_s",
+        "tokens, padding among them, / wall time, added up over the ranks, over the steps of "
+        "steps_per_s",
         "steps.tokens, steps.wall_ns",
     ),
     "phases_mean_ms.*": Definition(

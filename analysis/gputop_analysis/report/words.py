@@ -96,7 +96,7 @@ def speed(s: RunSummary) -> str:
     if s.samples_per_s:
         rates += [f"{rate(s.samples_per_s)} samples/s"]
     if s.tokens_per_s:
-        rates += [f"{rate(s.tokens_per_s)} tokens/s"]
+        rates += [f"{rate(s.tokens_per_s)} tokens/s{s.of_padding}"]
     period = f"mean {s.averaged_over}"
     if s.state == "running":
         period = f"over the last {RATE_WINDOW_S:.0f} s"

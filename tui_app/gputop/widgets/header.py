@@ -318,7 +318,7 @@ def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:
         (0, _standing_still(snapshot)),
         (1, _rate(run.steps_per_s, "steps/s" + mean)),
         (3, _rate(run.samples_per_s, "samples/s" + mean)),
-        (4, _rate(run.tokens_per_s, "tokens/s" + mean)),
+        (4, _rate(run.tokens_per_s, "tokens/s" + run.of_padding + mean)),
         (2, _loss(snapshot)),
         (5, _scalar("lr", first.lr if first else None)),
         (6, _scalar("grad norm", first.grad_norm if first else None)),

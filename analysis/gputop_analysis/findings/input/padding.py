@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from gputop_analysis.findings.advice import (
     MAP_STYLE,
@@ -19,11 +19,11 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.padded import ENOUGH_BATCHES, PaddedRows, padded_rows
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 LEAST_TOKENS = 0.70
-ENOUGH_BATCHES = 8
 MUCH_BESIDE = 2
 """Values of other inputs for each place of a text: from there on much of the model works on them.
 Weights of the tokens, or targets of their own, are one for each place at most.
@@ -48,7 +48,7 @@ Weights of the tokens, or targets of their own, are one for each place at most.
 )
 def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     """Short samples are padded to their batch's longest, and the model computes on the filling."""
-    rows = _summed(view)
+    rows = padded_rows(view)
     if rows is None or rows.tokens >= LEAST_TOKENS * rows.places:
         return None
     forward, backward = _typical_share(view, "forward"), _typical_share(view, "backward")
@@ -83,7 +83,7 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _site(run: Facts, rows: _Rows) -> str | None:
+def _site(run: Facts, rows: PaddedRows) -> str | None:
     """The line that fills rows up, where it goes beyond the longest; else the loader's, which says
     what goes together.
     """
@@ -91,79 +91,7 @@ def _site(run: Facts, rows: _Rows) -> str | None:
     return (is_of_collator and rows.padded_at) or loader_site(run) or rows.padded_at
 
 
-class _Rows(NamedTuple):
-    """Sums of the ``padding`` events."""
-
-    batches: int
-    places: int
-    tokens: int
-    kept: int
-    """Places up to each batch's longest row; all where that was not looked at."""
-    ends_with_longest: bool
-    """Whether each batch that was looked at does."""
-    filling: str | None
-    padded_at: str | None
-    beside: int
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether most of what is wasted lies beyond each batch's longest row."""
-        return 2 * (self.places - self.kept) > self.places - self.tokens
-
-    @property
-    def told(self) -> str:
-        """What was counted, in words."""
-        words = f"{self.tokens:,} of {self.places:,} places hold a token ({self.batches} batches "
-        if self.filling is None:
-            words += "looked at, by attention_mask)"
-        else:
-            words += f"looked at; the others are {self.filling} at the end or the begin of a row)"
-        if self.is_cut_short:
-            words += f"; {self.kept:,} would do if each batch ended with its longest row"
-        return words
-
-
-def _summed(view: RunView) -> _Rows | None:
-    events = _later_half(
-        [event for event in view.events("padding") if _is_of_the_models_work(event)]
-    )
-    batches, places = _total(events, "batches"), _total(events, "places")
-    tokens = _total(events, "tokens")
-    if batches < ENOUGH_BATCHES or not places:
-        return None
-    kept = sum(int(event.get("kept") or event.get("places") or 0) for event in events)
-    return _Rows(
-        batches=batches,
-        places=places,
-        tokens=tokens,
-        kept=kept,
-        ends_with_longest=kept == places and all("kept" in event for event in events),
-        filling=events[-1].get("filling"),
-        padded_at=events[-1].get("padded_at"),
-        beside=_total(events, "beside"),
-    )
-
-
-def _total(events: list[dict[str, Any]], name: str) -> int:
-    return sum(int(event.get(name) or 0) for event in events)
-
-
-def _later_half(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The newest events with half of the batches, and with enough: a run may begin with others."""
-    wanted = max(ENOUGH_BATCHES, _total(events, "batches") / 2)
-    for index in range(len(events) - 1, 0, -1):
-        wanted -= int(events[index].get("batches") or 0)
-        if wanted <= 0:
-            return events[index:]
-    return events
-
-
-def _is_of_the_models_work(event: dict[str, Any]) -> bool:
-    """Of a mask the model's own attention tells; without one the script may leave filling out."""
-    return "filling" not in event or not event.get("left_out")
-
-
-def _shorter_rows(run: Facts, rows: _Rows) -> tuple[str | Option, ...]:
+def _shorter_rows(run: Facts, rows: PaddedRows) -> tuple[str | Option, ...]:
     """Ways to fewer places without a token, that this run has."""
     collate = run.loader.get("collate_fn") or "not known"
     to_longest = (
@@ -194,7 +122,7 @@ def _typical_share(view: RunView, phase: str) -> Share | None:
     return typical(steady_share(view, rank, phase) for rank in view.ranks)
 
 
-def _proof(forward: Share, backward: Share, rows: _Rows, won: float) -> Proof:
+def _proof(forward: Share, backward: Share, rows: PaddedRows, won: float) -> Proof:
     clock = "device" if forward.clock == "device" else "steps"
     return Proof(
         statistic="tokens / places in the batches",
