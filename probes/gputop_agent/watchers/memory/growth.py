@@ -40,6 +40,7 @@ HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
 BLOCK_BYTES = 64  # of one of Python's, in the mean
 FREED = 0.25  # part of a rise that is in use, below which nothing keeps it
 MIN_PILE = 60  # tensors that are alive
+MIN_GRAPHS = 30  # of them with a graph: a training has a few
 PILED_EVERY = 8  # steps: what is kept more rarely is no pile yet
 
 
@@ -122,11 +123,11 @@ def _kept(all_tensors, with_graph, used, *, search):
     The search is the dear part: it goes through all objects several times, 0.3 s where libraries
     have half a million. It is left out where neither memory nor graphs have become more.
     """
-    count, piled = len(all_tensors) - _of_training(), all_tensors
-    if 2 * len(with_graph) > len(all_tensors):
-        count, piled = len(with_graph), with_graph
+    count, piled, enough = len(all_tensors) - _of_training(), all_tensors, MIN_PILE
+    if 2 * len(with_graph) > count:
+        count, piled, enough = len(with_graph), with_graph, MIN_GRAPHS
     kept = {}
-    if search and count >= max(MIN_PILE, session.step // PILED_EVERY):
+    if search and count >= max(enough, session.step // PILED_EVERY):
         kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
     return kept or current.collections.look(used)
 
@@ -191,7 +192,7 @@ def count():
             current.next_bytes = max(current.next_bytes, used + RISE_SLOWLY_BYTES)
     risen = _risen(used)
     kept = {}
-    if not _is_freed(risen):
+    if has_graphs or not _is_freed(risen):
         is_suspect = has_risen or has_graphs
         kept = _kept(all_tensors, with_graph, used, search=is_suspect)
     collects = {}
