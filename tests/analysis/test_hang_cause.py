@@ -613,3 +613,33 @@ def test_stacks_at_two_lines_of_one_block_name_both():
 
 def test_a_message_is_no_collective():
     assert not by_stack("recv", ThreadPlace("train.py:4", "f")).calls
+
+
+@pytest.mark.parametrize(
+    ("before", "branch", "has_left"),
+    [
+        ("train.py:441 train_one_epoch", (), True),
+        ("main.py:640 main", (), False),
+        ("train.py:441 train_one_epoch", ("650 if",), False),
+    ],
+    ids=["returned", "never there", "another branch"],
+)
+def test_a_rank_that_has_returned_from_a_loop_left_it_and_one_that_was_never_there_did_not(
+    before, branch, has_left
+):
+    """What it called before tells, and the branches around the others' call."""
+    in_loop = ThreadPlace("train.py:441", "train_one_epoch", ("393 for",))
+    epochs = ThreadPlace("main.py:652", "main", ("647 for", *branch))
+    after = ThreadPlace("main.py:745", "main", ("647 for",))
+    usual = Call("0", 8, "gloo:all_reduce", "1", "train.py:441 train_one_epoch", done=False)
+    earlier = [replace(usual, number=n, done=True, at_ns=n) for n in range(8)]
+    frame = "torch/distributed/distributed_c10d.py:9 barrier"
+    left = [*earlier[:-1], replace(earlier[-1], site=before)]
+    barrier = Call("0", 8, "gloo:barrier", "", "main.py:745 main", done=False, at_ns=9)
+    ranks = {
+        0: RankStanding((*earlier, usual), (in_loop, epochs), frame, step=30),
+        1: RankStanding((*left, barrier), (after,), frame, step=30),
+    }
+    cause = judge(ranks, {})
+    assert cause is not None and cause.rank == 1
+    assert ("has left the loop at train.py:393" in cause.words) is has_left, cause

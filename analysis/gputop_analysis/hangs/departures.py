@@ -67,7 +67,7 @@ def departure_of(
         return _Departure("different collectives", f"rank {rank} waits in another collective")
     call, usual = away.call, away.usual
     did, missed = call_words(call, groups), call_words(usual, groups)
-    loop = loop_left(ranks[rank], ranks, others) or inner_loop_left(ranks[rank], ranks, others)
+    loop = loop_left(ranks[rank], ranks, others) or _loop_returned_from(ranks[rank], ranks, others)
     if loop:
         words = (
             f"rank {rank} has left the loop at {loop} after {ranks[rank].step:,} steps, and the "
@@ -225,20 +225,37 @@ def loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
     return ""
 
 
-def inner_loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
-    """The loop of a function that others are in and this rank has returned from: it is further down
-    in its caller; else empty. It may as well be still there as they went round once more.
+def inner_loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> ThreadPlace | None:
+    """Where others are in the loop of a function that this rank is past: it is further down in the
+    caller, and took no other branch there; else None. They may as well have gone round once more.
     """
     for other in others:
         pair = _common(standing, ranks[other])
         if pair is None or _line(pair[0].site) <= _line(pair[1].site):
             continue
+        own_place, theirs = pair
+        if _branches(block for block in theirs.blocks if block not in own_place.blocks):
+            continue
         their_places = ranks[other].places
-        inside = their_places[: their_places.index(pair[1])]
-        loops = [f"{place.file}:{line}" for place in inside for line in _loops(place)]
-        if loops:
-            return loops[0]
-    return ""
+        inside = their_places[: their_places.index(theirs)]
+        in_loops = [place for place in inside if _loops(place)]
+        if in_loops:
+            return in_loops[0]
+    return None
+
+
+def loop_of(place: ThreadPlace | None) -> str:
+    """The outermost loop that a place is in, ``train.py:30``; empty for None."""
+    return f"{place.file}:{_loops(place)[0]}" if place else ""
+
+
+def _loop_returned_from(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
+    """The loop of ``inner_loop_left`` where the rank's call before was made in its function: it has
+    been in there, and did not leave the function out.
+    """
+    place = inner_loop_left(standing, ranks, others)
+    before = [call.site.rpartition(" ")[2] for call in standing.calls[-2:-1]]
+    return loop_of(place) if place is not None and place.function in before else ""
 
 
 def _loop_begun_again(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from gputop_analysis.hangs.call_order import Call
-from gputop_analysis.hangs.departures import group_words, inner_loop_left, loop_left
+from gputop_analysis.hangs.departures import group_words, inner_loop_left, loop_left, loop_of
 from gputop_analysis.hangs.standing import Cause, Groups, Ranks
 from gputop_analysis.text import ranks_do
 
@@ -48,7 +48,8 @@ def judge_stacks(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause | None:
     for there in by_line.values():
         others = [rank for rank in waiting if rank not in there]
         standing = ranks[there[0]]
-        loop = loop_left(standing, ranks, others) or inner_loop_left(standing, ranks, others)
+        loop = loop_left(standing, ranks, others)
+        loop = loop or loop_of(inner_loop_left(standing, ranks, others))
         if loop and len(there) == 1:
             return Cause(
                 kind="ended early",
