@@ -392,7 +392,7 @@ def samples_after_a_judgement():
     next step.
     """
     net = Net()
-    optimizer, seen = SlowAdamW(net.parameters()), next(iter(batches()))
+    optimizer, seen = SlowAdamW(net.parameters()), fetch(iter(batches()))
     for i in range(N):
         with torch.no_grad():
             if i:
