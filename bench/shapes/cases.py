@@ -3158,6 +3158,35 @@ pack; marks and all before any of it was run under gputop.
 """
 
 
+THIRTYSIXTH_Y = (
+    Shape(
+        "replies_marked_word_by_word",
+        "gossip.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "buffer_shuffled_for_each_chat",
+        "gossip.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape("repeats_counted_in_list", "gossip.py", HOST, timed=True),
+    Shape("shingles_of_all_chats", "gossip.py", GROWS, also=(*GROWS, "HO12", "HO03")),
+    Shape(
+        "filler_sees_no_word",
+        "gossip.py",
+        ("NU01",),
+        also=("NU01", "NU02", "NU03", "NU07"),
+    ),
+    Shape("speakers_are_unused_column", "gossip.py", ("NU08",)),
+    Shape("older_chats_run_out", "gossip.py", ENDS, also=ENDS, exit_code=1),
+)
+"""Gossip under transformers' Trainer; marks and all before any of it was run under gputop."""
+
+
 BATCHES = (
     SHAPES,
     SECOND,
@@ -3222,6 +3251,7 @@ BATCHES = (
     THIRTYFIFTH_X,
     THIRTYFIFTH_Y,
     THIRTYFIFTH_Z,
+    THIRTYSIXTH_Y,
 )
 """As docs/reliability.md counts them; the sixth and the eleventh are not among them."""
 SOON = {"GPUTOP_HANG_S": "4"}
@@ -3343,4 +3373,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "views_cached_by_mask": {"STEPS": "400"},
     "clean_views_cached_by_mask": {"STEPS": "400"},
     "stopped_by_own_area": SOON,
+    "shingles_of_all_chats": {"STEPS": "300"},
+    "clean_shingles_of_all_chats": {"STEPS": "300"},
 }
