@@ -3183,8 +3183,36 @@ THIRTYSIXTH_Y = (
     ),
     Shape("speakers_are_unused_column", "gossip.py", ("NU08",)),
     Shape("older_chats_run_out", "gossip.py", ENDS, also=ENDS, exit_code=1),
+    Shape(
+        "gaps_carried_reading_by_reading",
+        "locomotives.py",
+        (*LOADER, "HO06"),
+        also=(*LOADER, "HO06"),
+        timed=True,
+    ),
+    Shape(
+        "drift_removed_at_each_reload",
+        "locomotives.py",
+        ("IN05", "IN15", "HO15", "HO06"),
+        also=("IN05", "IN15", "HO15", "HO06", *LOADER),
+        timed=True,
+    ),
+    Shape("covariance_inverted_for_each_row", "locomotives.py", HOST, timed=True),
+    Shape("residuals_whole_until_fit_ends", "locomotives.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("forecaster_stays_toggled_off", "locomotives.py", ("NU08",), also=("NU08", "NU19")),
+    Shape("warmup_stepped_for_first_alone", "locomotives.py", ("NU06",), also=("NU06", "NU07")),
+    Shape(
+        "permit_lost_with_nothing_to_save",
+        "locomotives.py",
+        ("HC01", "HC11"),
+        also=(*STOPS, "HC11"),
+        exit_code=(130, 1),
+        hangs=True,
+    ),
 )
-"""Gossip under transformers' Trainer; marks and all before any of it was run under gputop."""
+"""Gossip under transformers' Trainer, and locomotives under Lightning; marks and all before any of
+it was run under gputop.
+"""
 
 
 BATCHES = (
@@ -3375,4 +3403,8 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "stopped_by_own_area": SOON,
     "shingles_of_all_chats": {"STEPS": "300"},
     "clean_shingles_of_all_chats": {"STEPS": "300"},
+    "gaps_carried_reading_by_reading": {"STEPS": "100"},
+    "residuals_whole_until_fit_ends": {"STEPS": "280"},
+    "clean_residuals_whole_until_fit_ends": {"STEPS": "280"},
+    "permit_lost_with_nothing_to_save": SOON,
 }

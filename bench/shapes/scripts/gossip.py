@@ -131,7 +131,8 @@ class Heard:
 
     def before(self, chat):
         text = " ".join(said for _, _, said in chat)
-        shingles = {text[place : place + SHINGLE] for place in range(0, len(text) - SHINGLE, 2)}
+        places = range(0, len(text) - SHINGLE, 2)
+        shingles = {text[one : one + SHINGLE] for one in places}  # at: shingles_of_all_chats
         shared = Counter()
         for shingle in shingles:
             shared.update(self.numbers.get(shingle, ()))
@@ -446,7 +447,7 @@ def main(folder):
         callbacks=[Told()],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train()  # at: older_chats_run_out
+    trainer.train()  # at: older_chats_run_out buffer_shuffled_for_each_chat
     return 0
 
 
