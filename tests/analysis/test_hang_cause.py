@@ -611,6 +611,12 @@ def test_stacks_at_two_lines_of_one_block_name_both():
     assert cause is not None and cause.rank == 2
 
 
+def test_stacks_at_as_many_lines_as_ranks_accuse_none_of_them():
+    apart = {rank: ThreadPlace(f"train.py:{40 + 10 * rank}", "train") for rank in range(3)}
+    cause = judge({rank: by_stack("all_reduce", place) for rank, place in apart.items()}, {})
+    assert cause is not None and (cause.kind, cause.rank) == ("different collectives", None)
+
+
 def test_a_message_is_no_collective():
     assert not by_stack("recv", ThreadPlace("train.py:4", "f")).calls
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+UNNUMBERED = -1
+"""The number of a call of which only a stack tells."""
 _LATEST = 12
 """Calls at the end that are looked at; a hang comes soon after the fault."""
 _LEAST_HISTORY = 6

@@ -14,18 +14,17 @@ from collections.abc import Iterable, Mapping
 
 from gputop_analysis.hangs.call_order import Call, Deviation
 from gputop_analysis.hangs.departures import (
-    at_line,
     call_words,
     departure_of,
     deviations_of,
     first_to_deviate,
-    group_words,
     loop_left,
 )
 from gputop_analysis.hangs.queued_calls import Calls, first_difference, holding_up, is_queued
-from gputop_analysis.hangs.stack_calls import UNNUMBERED, are_from_stacks, judge_stacks
+from gputop_analysis.hangs.stack_calls import are_from_stacks, judge_stacks
 from gputop_analysis.hangs.standing import Cause, Groups, Ranks, RankStanding
-from gputop_analysis.text import rank_list, ranks_do
+from gputop_analysis.hangs.who_waits import unclear, waiting_words
+from gputop_analysis.text import rank_list
 
 BUSY_SHARE = 0.9
 """Of a core, used by a thread or process that computes or spins."""
@@ -136,7 +135,7 @@ def _all_queued(calls: Calls, ranks: Ranks, groups: Groups) -> Cause:
         return of_one_outside(_worst(list(behind), ranks, awaited), ranks, groups)
     difference = first_difference(calls)
     if difference is None or len(difference.odd) != 1:
-        return _unclear({rank: ranks[rank] for rank in calls}, ranks, groups)
+        return unclear({rank: ranks[rank] for rank in calls}, ranks, groups)
     rank = difference.odd[0]
     call = difference.calls[rank]
     others = [other for other in calls if other != rank]
@@ -147,7 +146,7 @@ def _all_queued(calls: Calls, ranks: Ranks, groups: Groups) -> Cause:
         words=f"rank {rank} calls {call_words(call, groups)} where the others call "
         f"{call_words(usual, groups)}",
         site=call.site or None,
-        waiting=_waiting_words(others, ranks, groups),
+        waiting=waiting_words(others, ranks, groups),
     )
 
 
@@ -199,7 +198,7 @@ def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
         rank=rank,
         words=_outside_words(rank, kind, site, ranks, waiting),
         site=site,
-        waiting=_waiting_words(waiting, ranks, groups),
+        waiting=waiting_words(waiting, ranks, groups),
         is_at_the_end=_is_through(standing, ranks),
     )
 
@@ -285,7 +284,7 @@ def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     elif odd is not None:
         rank = odd
     else:
-        return _unclear(waiting, ranks, groups)
+        return unclear(waiting, ranks, groups)
     others = [other for other in waiting if other != rank]
     away = deviations.get(rank)
     if away is None:
@@ -296,7 +295,7 @@ def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
         rank=rank,
         words=departure.words,
         site=departure.site or _site_of(away, waiting[rank]),
-        waiting=_waiting_words(others, ranks, groups),
+        waiting=waiting_words(others, ranks, groups),
         confidence=0.9 if away else 0.7,
     )
 
@@ -323,7 +322,7 @@ def _of_roots(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause | None:
             words=f"rank {rank} calls {call_words(call, groups)} with rank {root} as its root, "
             f"and others with {wanted}",
             site=call.site or None,
-            waiting=_waiting_words(others, ranks, groups),
+            waiting=waiting_words(others, ranks, groups),
         )
     return None
 
@@ -342,16 +341,6 @@ def _site_of(away: Deviation | None, standing: RankStanding) -> str | None:
     if away and away.call.site:
         return away.call.site
     return standing.places[0].spot if standing.places else None
-
-
-def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
-    return Cause(
-        kind="different collectives",
-        rank=None,
-        words="ranks wait in different collectives",
-        waiting=_waiting_words(list(waiting), ranks, groups),
-        confidence=0.7,
-    )
 
 
 def _odd_one(waiting: Ranks) -> int | None:
@@ -379,21 +368,3 @@ def _against_others(standing: RankStanding, standings: list[RankStanding]) -> De
         if call is not None and (not here or not call.same_as(wanted)):
             return Deviation(call, wanted, call.key in {c.key for c in standing.calls[:-1]})
     return None
-
-
-def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
-    """Who waits in which call: ``ranks 0-7 but 5 wait in all_reduce of the dp group``."""
-    waiting_by_call: dict[str, list[int]] = {}
-    for rank in others:
-        call = ranks[rank].pending
-        if call is None:
-            continue
-        if call.peer is not None:
-            words = call_words(call, groups)
-        else:
-            site = ranks[rank].places[0].site if ranks[rank].places else ""
-            number = f" number {call.number}" if call.number != UNNUMBERED else ""
-            words = f"{call.name}{number} of {group_words(call, groups)}{at_line(site)}"
-        waiting_by_call.setdefault(words, []).append(rank)
-    most_first = sorted(waiting_by_call.items(), key=lambda item: -len(item[1]))
-    return "; ".join(f"{ranks_do(waiting, 'wait')} in {words}" for words, waiting in most_first[:4])

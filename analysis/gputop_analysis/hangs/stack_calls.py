@@ -1,18 +1,18 @@
-"""Collectives that ranks stand in by their stacks alone: gloo keeps no record of calls in torch 2.7
-and before, so that neither numbers nor what went before are known.
+"""Collectives that ranks stand in by their stacks alone, where there is no record of calls (gloo of
+torch 2.7): neither their numbers nor what went before are known.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from gputop_analysis.hangs.call_order import Call
-from gputop_analysis.hangs.departures import group_words, inner_loop_left, loop_left, loop_of
+from gputop_analysis.hangs.call_order import UNNUMBERED, Call
+from gputop_analysis.hangs.departures import inner_loop_left, loop_left, loop_of
 from gputop_analysis.hangs.standing import Cause, Groups, Ranks
-from gputop_analysis.text import ranks_do
+from gputop_analysis.hangs.who_waits import unclear, waiting_words
 
-UNNUMBERED = -1
 _COLLECTIVE = re.compile(
     r"^torch/distributed/distributed_c10d\.py:\d+ "
     r"(all_reduce|all_gather\w*|all_to_all\w*|barrier|broadcast|gather|reduce\w*|scatter)$"
@@ -40,44 +40,25 @@ def are_from_stacks(waiting: Ranks) -> bool:
 
 def judge_stacks(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause | None:
     """The cause where ranks wait at different lines; None where all stand at one line."""
-    by_line: dict[str, list[int]] = {}
+    ranks_by_call: dict[object, list[int]] = {}
     for rank, standing in waiting.items():
-        by_line.setdefault(_words(standing.pending, groups), []).append(rank)
-    if len(by_line) < 2:
+        ranks_by_call.setdefault(standing.calls[-1].key, []).append(rank)
+    if len(ranks_by_call) < 2:
         return None
-    for there in by_line.values():
-        others = [rank for rank in waiting if rank not in there]
-        standing = ranks[there[0]]
-        loop = loop_left(standing, ranks, others)
-        loop = loop or loop_of(inner_loop_left(standing, ranks, others))
-        if loop and len(there) == 1:
+    alone = [together[0] for together in ranks_by_call.values() if len(together) == 1]
+    for rank in alone:
+        others = [other for other in waiting if other != rank]
+        loop = loop_left(ranks[rank], ranks, others)
+        loop = loop or loop_of(inner_loop_left(ranks[rank], ranks, others))
+        if loop:
             return Cause(
                 kind="ended early",
-                rank=there[0],
-                words=f"rank {there[0]} is past the loop at {loop} that the others are in, after "
-                f"{standing.step:,} steps",
+                rank=rank,
+                words=f"rank {rank} is past the loop at {loop} that the others are in, after "
+                f"{ranks[rank].step:,} steps",
                 site=loop,
-                waiting=_waiting(by_line),
+                waiting=waiting_words(list(waiting), ranks, groups),
                 confidence=0.7,
             )
-    fewest = min(by_line.values(), key=len)
-    odd = fewest[0] if len(fewest) == 1 and len(waiting) > 2 else None
-    return Cause(
-        kind="different collectives",
-        rank=odd,
-        words="ranks wait in different collectives",
-        waiting=_waiting(by_line),
-        confidence=0.7,
-    )
-
-
-def _words(call: Call | None, groups: Groups) -> str:
-    if call is None:
-        return "no collective"
-    return f"{call.name} of {group_words(call, groups)} ({call.site.partition(' ')[0]})"
-
-
-def _waiting(by_line: dict[str, list[int]]) -> str:
-    """``rank 0 waits in all_reduce of the default group (train.py:40)``."""
-    most_first = sorted(by_line.items(), key=lambda item: -len(item[1]))
-    return "; ".join(f"{ranks_do(there, 'wait')} in {words}" for words, there in most_first[:4])
+    odd = alone[0] if len(alone) == 1 and len(waiting) > 2 else None
+    return replace(unclear(waiting, ranks, groups), rank=odd)
