@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gputop_analysis.view import RunView
+from gputop_analysis.view import RunView, once_per_view
 
 ENOUGH_BATCHES = 8
 
@@ -23,6 +23,7 @@ class PaddedRows(NamedTuple):
     filling: str | None
     padded_at: str | None
     beside: int
+    """Values of the batches' other inputs, such as pictures or sound."""
 
     @property
     def is_cut_short(self) -> bool:
@@ -42,6 +43,7 @@ class PaddedRows(NamedTuple):
         return words
 
 
+@once_per_view
 def padded_rows(view: RunView) -> PaddedRows | None:
     """Those of the run's later half; None where too few batches were looked at."""
     events = _later_half(

@@ -507,6 +507,7 @@ def test_padding_beside_pictures_promises_nothing(tmp_path, beside, promises):
     assert (padding.recoverable_ms_per_step is not None) is promises
     assert ("other inputs" in padding.evidence) is not promises
     assert padding.severity == ("high" if promises else "medium")
+    assert ("not known" in padding.proof.formula) is not promises
 
 
 def test_rows_padded_to_one_length_are_not_mended_by_grouping(tmp_path):

@@ -55,8 +55,8 @@ def content(tensor, at_most):
 
 def counted(named_tensors):
     """What a batch tells, ``[(name or index, tensor)]`` of its outermost; None: nothing."""
-    told = _of_texts(named_tensors)
-    return told and told._replace(beside=sum(_beside(tensor) for _, tensor in named_tensors))
+    texts = _of_texts(named_tensors)
+    return texts and texts._replace(beside=sum(_beside(tensor) for _, tensor in named_tensors))
 
 
 def _beside(tensor):

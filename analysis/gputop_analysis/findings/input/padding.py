@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gputop_analysis.findings.advice import (
     MAP_STYLE,
     ONE_SHAPE,
@@ -56,30 +54,26 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
         return None
     wasted = 1 - rows.tokens / rows.places
     model_ms = forward.mean_ms + backward.mean_ms
-    won = model_ms * wasted
-    run = Facts(view, forward.rank)
-    common: dict[str, Any] = {
-        "title": f"{wasted * 100:.0f} % of the places in the batches are padding",
-        "fix": _shorter_rows(run, rows),
-        "rank": everybody(view),
-        "site": _site(run, rows),
-        "confidence": 0.7 if rows.filling is None else 0.5,
-        "proof": _proof(forward, backward, rows, won),
-    }
+    won: float | None = model_ms * wasted
     takes = f"forward and backward take {model_ms:.1f} ms of {forward.wall_ms:.1f} ms a step"
     if rows.beside > MUCH_BESIDE * rows.places:
-        return spec.make(
-            severity="medium",
-            evidence=f"{rows.told}; {takes}, of which the part that reads these texts is not "
-            "known: the batches have other inputs, too, such as pictures or sound",
-            **common,
+        won = None
+        takes += (
+            ", of which the part that reads these texts is not known: the batches have other "
+            "inputs, too, such as pictures or sound"
         )
+    run = Facts(view, forward.rank)
     return spec.make(
-        severity="high" if wasted > 0.5 else "medium",
+        severity="high" if wasted > 0.5 and won is not None else "medium",
+        title=f"{wasted * 100:.0f} % of the places in the batches are padding",
         evidence=f"{rows.told}; {takes}",
+        fix=_shorter_rows(run, rows),
+        rank=everybody(view),
+        site=_site(run, rows),
+        confidence=0.7 if rows.filling is None else 0.5,
         recoverable_ms_per_step=won,
-        interval_ms_per_step=(0.5 * won, won),
-        **common,
+        interval_ms_per_step=(0.5 * won, won) if won is not None else None,
+        proof=_proof(forward, backward, rows, won),
     )
 
 
@@ -122,16 +116,21 @@ def _typical_share(view: RunView, phase: str) -> Share | None:
     return typical(steady_share(view, rank, phase) for rank in view.ranks)
 
 
-def _proof(forward: Share, backward: Share, rows: PaddedRows, won: float) -> Proof:
+def _proof(forward: Share, backward: Share, rows: PaddedRows, won: float | None) -> Proof:
     clock = "device" if forward.clock == "device" else "steps"
+    formula = "recoverable: not known, as part of forward and backward is of other inputs"
+    if won is not None:
+        formula = (
+            f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per "
+            "step, where the model's work grows with the places; half of it at least where "
+            "grouping leaves some"
+        )
     return Proof(
         statistic="tokens / places in the batches",
         value=100 * rows.tokens / rows.places,
         threshold=100 * LEAST_TOKENS,
         unit="%",
-        formula=f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per "
-        "step, where the model's work grows with the places; half of it at least where grouping "
-        "leaves some",
+        formula=formula,
         inputs=(
             Input("tokens", rows.tokens, "", f"padding events, {rows.batches} batches"),
             Input("places", rows.places, "", f"padding events, {rows.batches} batches"),
