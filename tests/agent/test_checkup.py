@@ -31,6 +31,7 @@ if several:
     opt = torch.optim.AdamW(net.body.parameters())
     head = torch.optim.SGD(net.unused.parameters(), 1e-3)
 if kind == "shared": head = torch.optim.AdamW(net.unused.parameters())
+if kind == "unstepped": head = torch.optim.SGD(net.unused.parameters(), 1e-3)
 teacher = nn.Linear(16, 16)
 if kind == "dead":
     net.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
@@ -181,6 +182,7 @@ KINDS = [
     "averaged",
     "idle",
     "shared",
+    "unstepped",
     "eval",
     "anew",
     "softmax",
@@ -274,6 +276,8 @@ def test_a_part_that_another_optimizer_updates_is_none_without_gradient(guests):
     to freeze that head would end what the second one trains.
     """
     assert [one["without_gradient"] for one in looks(guests, "shared")] == [0, 0, 0, 0]
+    unused = 16 * 8 + 8
+    assert [one["without_gradient"] for one in looks(guests, "unstepped")] == [unused] * 4
 
 
 def test_no_three_looks_in_a_row_fall_on_one_step_of_a_short_cycle(guests):

@@ -179,6 +179,15 @@ def before_forward():
     current.habits.before_forward()
 
 
+def _others_that_step(optimizer):
+    """Optimizers beside this one that the steps of late have had."""
+    return [
+        other
+        for other in outermost(alive(session.optimizers.values()))
+        if other is not optimizer and events.has_stepped(other) and events.steps_lately(id(other))
+    ]
+
+
 @modes.unseen
 def _stepped_and_size(optimizer):
     """To look at one that steps, and now: of two of a size the other may be forgotten. In values:
@@ -299,9 +308,8 @@ def _look_at_missing(optimizer):
     parameters = _trainable()
     without = [parameter for parameter in parameters if parameter.grad is None]
     without = current.used_now_and_then.never(optimizer, without)
-    others = outermost(alive(session.optimizers.values())) if without else []
-    elsewhere = used_now_and_then.updated_by_others(optimizer, others, without)
-    without = [parameter for parameter in without if id(parameter) not in elsewhere]
+    if without:
+        without = used_now_and_then.not_updated_by(_others_that_step(optimizer), without)
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
         _note_missing(parameters, without)
         _look_at_gradients(parameters)

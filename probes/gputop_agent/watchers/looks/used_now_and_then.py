@@ -26,21 +26,20 @@ class UsedNowAndThen:
         return count > before
 
 
-def updated_by_others(optimizer: Any, others: "list[Any]", parameters: "list[Any]") -> "set[int]":
-    """Ids of ``parameters`` that one of ``others``, optimizers beside this one, has updated, as of
+def not_updated_by(others: "list[Any]", parameters: "list[Any]") -> "list[Any]":
+    """Those of ``parameters`` that none of ``others``, optimizers that step too, has updated, as of
     InfoGAN, whose third optimizer shares the discriminator's body.
 
     One that counts no updates, as plain SGD, is taken to have updated all that it has.
     """
-    ids = {id(parameter) for parameter in parameters}
-    return {
+    updated = {
         id(parameter)
         for other in others
-        if other is not optimizer
         for group in other.param_groups
         for parameter in group["params"]
-        if id(parameter) in ids and (not other.state or parameter in other.state)
+        if not other.state or parameter in other.state
     }
+    return [parameter for parameter in parameters if id(parameter) not in updated]
 
 
 def _updates(optimizer, parameter):
