@@ -97,11 +97,29 @@ def test_the_heap_knows_what_is_handed_out():
 
 def test_nested_tensors_are_left_out_of_a_count(memory, monkeypatch):
     """A nn.TransformerEncoder in eval mode makes them of padded texts, and they have no shape."""
-    told = []
-    monkeypatch.setattr(growth.transport, "send_event", lambda *_, **fields: told.append(fields))
+    events = []
+    monkeypatch.setattr(growth.transport, "send_event", lambda *_, **fields: events.append(fields))
     growth.count()
     nested = [torch.nested.nested_tensor([torch.ones(3), torch.ones(4)]) for _ in range(4)]
     nested.append(torch.nested.nested_tensor([torch.ones(3)], requires_grad=True) * 2)
     memory["mib"] = 500
     growth.count()
-    assert len(told) == 2 and nested
+    assert len(events) == 2 and nested
+
+
+@pytest.mark.parametrize(("graphs", "is_searched"), [(35, True), (5, False)])
+def test_kept_outputs_are_searched_for_although_most_of_the_rise_is_freed(
+    memory, monkeypatch, graphs, is_searched
+):
+    """A small output that is kept pins what was freed around it: of 429 MB 4 were in use."""
+    searched = []
+    monkeypatch.setattr(growth, "_is_freed", lambda risen: True)
+    monkeypatch.setattr(growth, "_of_training", lambda: 10**9)
+    monkeypatch.setattr(session, "step", 31)
+    monkeypatch.setattr(
+        type(growth.current.keeper), "look", lambda *_, **more: searched.append(more) or {}
+    )
+    outputs = [torch.ones(2, requires_grad=True).exp() for _ in range(graphs)]
+    memory["mib"] = 500
+    growth.count()
+    assert bool(searched) is is_searched and outputs
