@@ -20,10 +20,13 @@ from gputop_analysis.findings.crash.surroundings import advice
             "'accuracy' doesn't exist on the Hugging Face Hub either.",
             "where there is a network",
         ),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'd/x.pt'", "started in /work"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'd/x.pt'", "started in /srv"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/d/x'", "put /d/x there, or"),
         ("FileNotFoundError: ../data/cora.content not found.", "data/cora.content is a relative"),
-        ("FileNotFoundError: Couldn't find any class folder in ./data/train.", "started in /work"),
+        (
+            "FileNotFoundError: Couldn't find any class folder in ./data/train.",
+            "started in /srv",
+        ),
         ("AssertionError: Torch not compiled with CUDA enabled", "built for the CPU"),
         ("RuntimeError: Found no NVIDIA driver on your system. Please", "`nvidia-smi`"),
         ("RuntimeError: No CUDA GPUs are available", "another device at a.py:3 main"),
@@ -46,7 +49,7 @@ from gputop_analysis.findings.crash.surroundings import advice
     ],
 )
 def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> None:
-    text = advice(what, "a.py:3 main", "/work")
+    text = advice(what, "a.py:3 main", "/srv")
     assert told in text and "{" not in text
 
 
@@ -54,7 +57,7 @@ def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> No
     "what",
     [
         "KeyError: 'loss'",
-        "ImportError: cannot import name 'Net' from 'models' (/work/models.py)",
+        "ImportError: cannot import name 'Net' from 'models' (/srv/models.py)",
         "RuntimeError: getaddrinfo: Temporary failure in name resolution",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 5x2)",
         "FileNotFoundError: no checkpoint of this run",
@@ -63,7 +66,7 @@ def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> No
     ],
 )
 def test_an_error_of_the_script_s_own_is(what) -> None:
-    assert advice(what, "a.py:3 main", "/work") == ""
+    assert advice(what, "a.py:3 main", "/srv") == ""
 
 
 @pytest.mark.parametrize("steps", [0, 30])
